@@ -1,0 +1,1 @@
+"""The terminal program: command line, Textual app, and what they draw."""

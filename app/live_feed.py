@@ -1,0 +1,119 @@
+"""The Feed of an engine in this process, and the thread that records it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from vtop.engine.commands import Command
+from vtop.engine.config import EngineConfig
+from vtop.engine.engine import LLMEngine
+from vtop.engine.events import Frame, Meta
+from vtop.engine.thread import EngineThread, Progress, Subscription, ThreadStatus
+
+RECORD_EVERY = 0.25  # seconds between two writes of a recording
+
+
+class LiveFeed:
+    """Frames of an EngineThread. The model is loaded in that thread, so that the screen is there before torch is."""
+
+    def __init__(self, thread: EngineThread, record: Path | None = None) -> None:
+        self._thread = thread
+        self._subscription = thread.subscribe("screen")
+        self._recording = None if record is None else _Recording(thread, record)
+        thread.start()
+
+    @classmethod
+    def of_config(
+        cls,
+        config: EngineConfig,
+        *,
+        paused: bool = False,
+        steps_per_second: float | None = None,
+        record: Path | None = None,
+    ) -> LiveFeed:
+        """Build the engine of `config` in a thread."""
+
+        def build(progress: Progress) -> LLMEngine:
+            return LLMEngine.from_config(config, progress=progress)
+
+        return cls(EngineThread(build, paused=paused, steps_per_second=steps_per_second), record)
+
+    @property
+    def meta(self) -> Meta | None:
+        return self._thread.meta
+
+    @property
+    def status(self) -> ThreadStatus:
+        return self._thread.status
+
+    @property
+    def pending(self) -> int:
+        return self._subscription.pending
+
+    @property
+    def record_error(self) -> str:
+        """Why recording stopped; empty while all is well."""
+        return "" if self._recording is None else self._recording.error
+
+    def drain(self, limit: int | None = None) -> list[Frame]:
+        return self._subscription.drain(limit)
+
+    def send(self, command: Command) -> None:
+        self._thread.send(command)
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """Stop engine and recording. What the engine published is in the recording, if the disk lets us."""
+        until = time.monotonic() + timeout
+        self._subscription.close()
+        stopped = self._thread.shutdown(timeout)
+        if self._recording is not None:
+            stopped = self._recording.close(max(0.2, until - time.monotonic())) and stopped
+        return stopped
+
+
+class _Recording:
+    """Writes every Frame to a file, from a thread of its own: a slow disk must not hold up the screen."""
+
+    def __init__(self, thread: EngineThread, path: Path) -> None:
+        self.error = ""
+        self._engine = thread
+        self._path = path
+        self._subscription: Subscription = thread.subscribe("recording")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name="vtop-record", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float) -> bool:
+        self._stop.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _guarded(self) -> None:
+        try:
+            self._record()
+        except Exception as error:  # a full disk ends the recording, not the program
+            self.error = f"recording to {self._path} stopped: {type(error).__name__}: {error}"
+        finally:
+            self._subscription.close()
+
+    def _record(self) -> None:
+        from vtop.engine.journal import Recorder
+
+        while self._engine.meta is None:
+            if self._stop.wait(RECORD_EVERY):
+                return
+        recorder = Recorder(self._path, self._engine.meta)
+        try:
+            last = False
+            while not last:
+                last = self._stop.wait(RECORD_EVERY)
+                self._write(recorder.write)
+        finally:
+            recorder.close()
+
+    def _write(self, write: Callable[[Frame], None]) -> None:
+        for frame in self._subscription.drain():
+            write(frame)

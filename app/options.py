@@ -1,0 +1,130 @@
+"""Every option that may be set: those of the engine, derived from EngineConfig, and those of the screen, defined here."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue
+
+Section = Literal["engine", "app"]
+
+
+def _option(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
+@dataclass(frozen=True, slots=True)
+class AppConfig:
+    """Options of the screen, and the defaults of what is injected from it."""
+
+    theme: str = _option("vtop-dark", "colours: a file of the themes folder, without .toml")
+    fps: int = _option(12, "most redraws per second; halves by itself when drawing is slow")
+    ascii: bool = _option(False, "draw with ASCII only, for fonts without block and braille glyphs")
+    mouse: bool = _option(True, "let the mouse hover, click and scroll")
+    speed: float | None = _option(None, "cap on engine steps per second (default: as fast as it goes)")
+    paused: bool = _option(False, "start with the engine paused")
+    max_tokens: int = _option(128, "output tokens of a request that names none")
+    temperature: float = _option(0.7, "sampling temperature of a request that names none; 0 is greedy")
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fps <= 60:
+            raise BadValue("fps", self.fps, "give 1 to 60")
+        if self.speed is not None and not self.speed > 0:
+            raise BadValue("speed", self.speed, "give steps per second above 0")
+        if self.max_tokens < 1:
+            raise BadValue("max_tokens", self.max_tokens, "give at least 1")
+        if not 0 <= self.temperature <= 1e6:
+            raise BadValue("temperature", self.temperature, "give 0 (greedy) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its section and key in the settings file, its type without None, and whether None is a value."""
+
+    section: Section
+    key: str
+    type: Any
+    optional: bool
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The name in the environment."""
+        return "VTOP_" + self.key.upper()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def expects(self) -> str:
+        """What to give, as the end of an error message."""
+        if self.choices:
+            return f"choose one of {', '.join(self.choices)}"
+        return {
+            bool: "give true or false",
+            int: "give a whole number",
+            float: "give a number",
+            str: "give a text",
+        }[self.type] + (", or none" if self.optional else "")
+
+
+@cache
+def options() -> dict[str, Option]:
+    """All options by key; engine first, in the order of their definition."""
+    found: dict[str, Option] = {}
+    sources: tuple[tuple[Section, type[Any]], ...] = (("engine", EngineConfig), ("app", AppConfig))
+    for section, source in sources:
+        hints = get_type_hints(source)
+        for f in fields(source):
+            kind, optional = _without_none(hints[f.name])
+            default = None if f.default is MISSING else f.default
+            found[f.name] = Option(section, f.name, kind, optional, default, str(f.metadata["help"]))
+    return found
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds = [k for k in get_args(hint) if k is not type(None)]
+        return kinds[0], len(kinds) < len(get_args(hint))
+    return hint, False
+
+
+def from_text(option: Option, name: str, text: str) -> Any:
+    """The value that `text` means. `name` is what the user called the option; errors name it."""
+    if option.optional and text.lower() in ("none", ""):
+        return None
+    try:
+        if option.type is bool:
+            return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False,
+                    "off": False}[text.lower()]  # fmt: skip
+        if option.type in (int, float):
+            return option.type(text)
+    except (KeyError, ValueError):
+        raise BadValue(name, text, option.expects) from None
+    return checked(option, name, text)
+
+
+def checked(option: Option, name: str, value: Any) -> Any:
+    """`value` as the option's type, or BadValue; a whole number is a number too."""
+    if value is None and option.optional:
+        return None
+    if option.choices:
+        if value not in option.choices:
+            raise BadValue(name, value, option.expects)
+        return value
+    if option.type is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, option.type) or (option.type is int and isinstance(value, bool)):
+        raise BadValue(name, value, option.expects)
+    return value

@@ -1,0 +1,103 @@
+"""Takes Frames from the feed and folds them into what is shown. Knows nothing of Textual, so it can be tested alone."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from vtop.app.feed import Feed
+from vtop.app.frozen import frozen_copy
+from vtop.app.history import HistoryWriter
+from vtop.app.view import View
+from vtop.engine.events import Frame, Note
+from vtop.engine.state import EngineState
+
+CHUNK = 100  # frames between two looks at the clock
+KEPT_WHILE_FROZEN = 2000  # frames of the event log that wait for the view to go on
+
+
+class Pump:
+    """Owns the live state. `view.state` is that state, or a copy that stands still while the view is frozen.
+
+    `log` is called with every Frame that the event log should know, in order.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        view: View,
+        log: Callable[[Frame], None],
+        *,
+        budget: float = 0.03,
+        monotonic: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.feed = feed
+        self.view = view
+        self.live: EngineState | None = None
+        self._log = log
+        self._budget = budget
+        self._monotonic = monotonic
+        self._history: HistoryWriter | None = None
+        self._kept: deque[Frame] = deque(maxlen=KEPT_WHILE_FROZEN)
+
+    def pull(self) -> bool:
+        """Fold what is there, for at most about `budget` seconds; true when anything was folded.
+
+        What is left stays in the feed for the next call, so that keys are answered in between.
+        """
+        if self.live is None:
+            meta = self.feed.meta
+            if meta is None:
+                return False
+            self.live = EngineState(meta)
+            self._history = HistoryWriter(self.view.history, self.live)
+            self.view.state = self.live
+            self.view.now = self.live.time
+            self.view.touch()
+        if not self.feed.pending:
+            return False
+        until = self._monotonic() + self._budget
+        while True:
+            frames = self.feed.drain(CHUNK)
+            for frame in frames:
+                self._take(frame)
+            if len(frames) < CHUNK or self._monotonic() >= until:
+                break
+        if not self.view.frozen:
+            self.view.now = self.live.time
+            self.view.touch()
+        return True
+
+    def tell(self, level: str, text: str) -> None:
+        """Put a line of the program's own into the event log."""
+        state = self.live
+        step, now = (state.step, state.time) if state is not None else (0, 0.0)
+        self._log(Frame(-1, step, now, False, [Note(level, text)]))
+        self.view.touch()
+
+    def freeze(self) -> None:
+        """Let the view stand still."""
+        if self.live is not None and not self.view.frozen:
+            self.view.state = frozen_copy(self.live)
+            self.view.frozen = True
+            self.view.touch()
+
+    def thaw(self) -> None:
+        """Show the live state again."""
+        self.view.state = self.live
+        self.view.frozen = False
+        while self._kept:
+            self._log(self._kept.popleft())
+        if self.live is not None:
+            self.view.now = self.live.time
+        self.view.touch()
+
+    def _take(self, frame: Frame) -> None:
+        assert self.live is not None and self._history is not None
+        self.live.apply(frame)
+        self._history.update(self.live)
+        if self.view.frozen:
+            self._kept.append(frame)
+        else:
+            self._log(frame)

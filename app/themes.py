@@ -1,0 +1,113 @@
+"""Themes from TOML files: those of the package, then those of the user. A bad one costs a line, never the app."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from vtop.engine.errors import BadValue
+
+_COLOURS = (
+    "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel", "boost",
+)  # fmt: skip
+_KEYS = (*_COLOURS, "dark", "ansi", "variables")
+DEFAULT = "vtop-dark"
+
+
+@dataclass(slots=True)
+class Themes:
+    """Themes by name, in the order of `t`, and a line for each file that could not be used."""
+
+    themes: dict[str, Theme] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def after(self, name: str) -> str:
+        """The next theme."""
+        names = list(self.themes)
+        return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
+
+    def chosen(self, name: str) -> str:
+        """`name` when there is such a theme, else the default and a problem noted."""
+        if name in self.themes:
+            return name
+        close = difflib.get_close_matches(name, self.themes, 1, 0.4)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(self.themes)}"
+        self.problems.append(f"theme = {name!r}: {hint}")
+        return DEFAULT if DEFAULT in self.themes else next(iter(self.themes))
+
+
+def load_themes(user_folder: Path | None = None) -> Themes:
+    """Read every theme. A user's theme replaces one of ours of the same name."""
+    found = Themes()
+    _load_into(found, sorted(_toml(files("vtop.themes")), key=lambda p: (p.name != f"{DEFAULT}.toml", p.name)))
+    if user_folder is not None and user_folder.is_dir():
+        _load_into(found, sorted(_toml(user_folder), key=lambda p: p.name))
+    if not found.themes:  # someone deleted them: the app still starts
+        found.themes["textual-dark"] = Theme(name="textual-dark", primary="#0178D4")
+    return found
+
+
+def _toml(folder: Traversable | Path) -> Iterable[Traversable]:
+    return [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
+
+
+def _load_into(found: Themes, entries: Iterable[Traversable]) -> None:
+    for entry in entries:
+        name = entry.name.removesuffix(".toml")
+        try:
+            found.themes[name] = theme_of(name, tomllib.loads(entry.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, BadValue) as error:
+            found.problems.append(f"theme file {entry.name}: {error}")
+
+
+def theme_of(name: str, data: dict[str, Any]) -> Theme:
+    """A theme from its table; BadValue names the key that cannot be used."""
+    for key in data:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, 1, 0.4)
+            hint = f"did you mean {close[0]}?" if close else f"keys are {', '.join(_KEYS)}"
+            raise BadValue(key, data[key], hint)
+    colours = {key: _colour(key, data[key]) for key in _COLOURS if key in data}
+    if "primary" not in colours:
+        raise BadValue("primary", None, "a theme needs this colour")
+    for key in ("dark", "ansi"):
+        if not isinstance(data.get(key, True), bool):
+            raise BadValue(key, data[key], "give true or false")
+    variables = data.get("variables", {})
+    if not isinstance(variables, dict):
+        raise BadValue("variables", variables, "write a section [variables]")
+    for key, value in variables.items():
+        if not isinstance(value, str):
+            raise BadValue(f"variables.{key}", value, "give a text")
+        if key.startswith("vtop-"):
+            _colour(f"variables.{key}", value)
+    return Theme(
+        name=name,
+        **colours,
+        dark=data.get("dark", True),
+        ansi=data.get("ansi", False),
+        variables={**_BASE_VARIABLES, **variables},
+    )
+
+
+def _colour(key: str, value: Any) -> str:
+    try:
+        Color.parse(value)
+    except (ColorParseError, TypeError, AttributeError):
+        raise BadValue(key, value, 'give a colour such as "#4fb3e8" or "ansi_blue"') from None
+    return str(value)
+
+
+_BASE_VARIABLES = {
+    "block-cursor-text-style": "none",
+    "footer-background": "transparent",
+}

@@ -1,0 +1,49 @@
+"""What the person looks at: the state that is shown, what is selected, how it is coloured. Widgets read from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vtop.engine.state import EngineState, RequestView
+
+Colouring = Literal["owner", "state", "age", "refs"]
+COLOURINGS: tuple[Colouring, ...] = ("owner", "state", "age", "refs")
+
+
+@dataclass(slots=True)
+class History:
+    """Series for the charts, one point per fixed span of engine time; bounded, oldest first."""
+
+    capacity: int = 600
+    kv_used: list[float] = field(default_factory=list)  # share of the pool, 0 … 1
+    running: list[float] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+    tokens_per_second: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class View:
+    """`state` is None until the engine is loaded. `now` is engine time (seconds) for ages.
+
+    `version` grows whenever something a widget shows may have changed; a widget that drew this version draws nothing.
+    """
+
+    state: EngineState | None = None
+    selected: str | None = None  # request id, lit everywhere
+    selected_block: int | None = None
+    colouring: Colouring = "owner"
+    now: float = 0.0
+    frozen: bool = False  # the view stands still while the engine goes on
+    ascii: bool = False  # no braille, no box or block glyphs beyond ASCII
+    history: History = field(default_factory=History)
+    version: int = 0
+
+    def touch(self) -> None:
+        self.version += 1
+
+    @property
+    def selected_request(self) -> RequestView | None:
+        if self.state is None or self.selected is None:
+            return None
+        return self.state.find(self.selected)

@@ -1,0 +1,164 @@
+"""Blocks as numbers: each cell of the map gets one code, so that what changed is one array comparison.
+
+A code is kind | value | flags. `block_looks` says how a code looks; nothing here knows about colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vtop.app.view import Colouring
+from vtop.engine.state import FREE, EngineState, RequestView
+
+Ints = npt.NDArray[np.int32]
+Index = npt.NDArray[np.intp]
+
+# kinds
+OUTSIDE, EMPTY, FREED, OWNER, USED, OPEN, SHARED, AGE, REFS = (n << 20 for n in range(9))
+KIND: Final = 0xF << 20
+# flags
+LIT, DIM, MARKED = 1 << 24, 1 << 25, 1 << 26
+# value: how full an aggregate cell is (0: the cell is one block), and a number
+LEVEL_SHIFT: Final = 10
+NUMBER: Final = (1 << LEVEL_SHIFT) - 1
+OWNER_CYCLE: Final = 62 * 6  # letters and colours of owners come round together
+MIXED: Final = OWNER_CYCLE  # an aggregate cell with several owners
+LEVELS: Final = 8
+AGES: Final = 10
+
+
+class Watch:
+    """Compares the pool with the last look at it: what changed, and since which step a block is held or free.
+
+    EngineState has no ages; they are counted from the first look, or from a change seen between two looks.
+    """
+
+    def __init__(self) -> None:
+        self._state: EngineState | None = None
+        self._step = -1
+        self._serial = -1
+        self._ref: Ints = np.zeros(0, np.int32)
+        self._owner: Ints = np.zeros(0, np.int32)
+        self.since: Ints = np.zeros(0, np.int32)
+        self.freed: Ints = np.zeros(0, np.int32)  # step in which it went free, -1 when not seen
+
+    def look(self, state: EngineState) -> Index | None:
+        """Blocks that changed since the last look; None when everything is new (another state, a step back)."""
+        known = state is self._state and state.serial >= self._serial and len(state.owner) == len(self._owner)
+        before = self._step
+        self._state, self._serial, self._step = state, state.serial, state.step
+        if not known:
+            self._ref, self._owner = state.ref_count.copy(), state.owner.copy()
+            self.since = np.full(len(self._owner), state.step, np.int32)
+            self.freed = np.full(len(self._owner), -1, np.int32)
+            return None
+        differs = (state.owner != self._owner) | (state.ref_count != self._ref)
+        changed: Index = np.flatnonzero(differs)
+        if len(changed):
+            owner = state.owner[changed]
+            other = changed[owner != self._owner[changed]]  # a further reference does not make a block young
+            self.since[other] = state.step
+            self.freed[changed[owner == FREE]] = state.step
+            self._owner[changed] = owner
+            self._ref[changed] = state.ref_count[changed]
+        return changed if before <= state.step else None
+
+    def ages(self, step: int) -> Ints:
+        """Bucket of every block's age: 0 this step, then doubling, up to AGES - 1."""
+        return bucket(step - self.since)
+
+
+def bucket(age: Ints) -> Ints:
+    """0 for 0, 1 for 1, 2 for 2 … 3, 3 for 4 … 7 steps and so on."""
+    _, exponent = np.frexp(np.maximum(age, 0).astype(np.float32))
+    return np.minimum(exponent, AGES - 1).astype(np.int32)
+
+
+def open_blocks(requests: Iterable[RequestView], block_size: int) -> list[int]:
+    """Blocks that are held and not full of computed tokens."""
+    found: list[int] = []
+    for request in requests:
+        for seq in request.sequences:
+            found.extend(seq.blocks[seq.num_computed // block_size :])
+    return found
+
+
+def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints:
+    """One code per block."""
+    owner, ref = state.owner, state.ref_count
+    free = owner == FREE
+    codes: Ints
+    if colouring == "owner":
+        codes = OWNER + owner % OWNER_CYCLE
+    elif colouring == "state":
+        codes = np.where(ref > 1, SHARED, USED).astype(np.int32)
+        waiting_for_tokens = [b for b in open_blocks(state.running.values(), state.block_size) if ref[b] == 1]
+        codes[waiting_for_tokens] = OPEN
+    elif colouring == "age":
+        codes = AGE + watch.ages(state.step)
+    else:
+        codes = REFS + np.minimum(ref, NUMBER)
+    codes[free] = EMPTY
+    if colouring == "state":
+        codes[free & (watch.freed == state.step)] = FREED
+    return codes.astype(np.int32, copy=False)
+
+
+class Aggregate:
+    """Codes of cells of `per_cell` blocks; after the first time only cells with changed blocks are counted again."""
+
+    def __init__(self, blocks: int, per_cell: int) -> None:
+        self.blocks, self.per_cell = blocks, per_cell
+        cells = -(-blocks // per_cell)
+        self.used: Ints = np.zeros(cells, np.int32)
+        self.lowest: Ints = np.zeros(cells, np.int32)  # owner number; the highest when nobody holds any
+        self.highest: Ints = np.zeros(cells, np.int32)
+        self.refs: Ints = np.zeros(cells, np.int32)
+        self.newest: Ints = np.zeros(cells, np.int32)
+
+    def count(self, state: EngineState, watch: Watch, changed: Index | None) -> None:
+        if changed is None:
+            cells: Index = np.arange(len(self.used))
+        elif len(changed):
+            cells = np.unique(changed // self.per_cell)
+        else:
+            return
+        index = cells[:, None] * self.per_cell + np.arange(self.per_cell)
+        inside = index < self.blocks
+        index = np.minimum(index, self.blocks - 1)  # the last cell repeats the last block: harmless for min and max
+        owner = state.owner[index]
+        held = owner != FREE
+        self.used[cells] = (held & inside).sum(axis=1)
+        self.highest[cells] = owner.max(axis=1)
+        self.lowest[cells] = np.where(held, owner, np.iinfo(np.int32).max).min(axis=1)
+        self.refs[cells] = state.ref_count[index].max(axis=1)
+        self.newest[cells] = np.where(held, watch.since[index], -1).max(axis=1)
+
+    def codes(self, state: EngineState, colouring: Colouring) -> Ints:
+        """Level by the share of blocks held: any at all is 1, all of them is 8."""
+        used = self.used
+        sizes = np.full(len(used), self.per_cell)
+        sizes[-1] = self.blocks - self.per_cell * (len(used) - 1)
+        level = np.maximum(1, used * LEVELS // sizes) << LEVEL_SHIFT
+        if colouring == "owner":
+            one = self.lowest == self.highest
+            codes = OWNER + level + np.where(one, self.highest % OWNER_CYCLE, MIXED)
+        elif colouring == "state":
+            codes = np.where(self.refs > 1, SHARED, USED) + level
+        elif colouring == "age":
+            codes = AGE + level + bucket(state.step - self.newest)
+        else:
+            codes = REFS + level + np.minimum(self.refs, NUMBER)
+        codes[used == 0] = EMPTY
+        return codes.astype(np.int32, copy=False)
+
+
+def blocks_of(request: RequestView | None) -> Index:
+    """Every block in the block tables of a request."""
+    if request is None or request.num_blocks == 0:
+        return np.zeros(0, np.intp)
+    return np.concatenate([np.array(seq.blocks, np.intp) for seq in request.sequences])

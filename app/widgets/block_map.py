@@ -1,0 +1,255 @@
+"""The map of KV blocks of the device pool: one cell per block while they fit, else one cell for several."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.strip import Strip
+
+from vtop.app.view import View
+from vtop.app.widgets import block_codes as bc
+from vtop.app.widgets.block_grid import Grid, make_grid
+from vtop.app.widgets.block_looks import Looks
+from vtop.app.widgets.block_words import cell_text, heading_pieces, legend_groups, to_content
+from vtop.app.widgets.panel import Panel
+from vtop.app.widgets.rows import Row, heading, join_fitting
+from vtop.engine.state import EngineState
+
+LEGEND_FROM = 5  # rows: a lower map has no legend
+
+
+class BlockMap(Panel, can_focus=True):
+    """Blocks as cells. Rows whose codes are as before are not touched, and rows drawn before are kept as Strips."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(-1,0)", "Left", show=False, id="map.left"),
+        Binding("right,l", "move(1,0)", "Right", show=False, id="map.right"),
+        Binding("up,k", "move(0,-1)", "Up", show=False, id="map.up"),
+        Binding("down,j", "move(0,1)", "Down", show=False, id="map.down"),
+        Binding("home", "edge(0)", "First block", show=False, id="map.first"),
+        Binding("end", "edge(1)", "Last block", show=False, id="map.last"),
+        Binding("enter", "pick", "Pick block", show=False, id="map.pick"),
+    ]
+
+    class Hovered(Message):
+        """The mouse or the cursor points at a block, or at none."""
+
+        def __init__(self, block: int | None) -> None:
+            super().__init__()
+            self.block = block
+
+    class Picked(Message):
+        """A block was clicked, or Enter pressed on it."""
+
+        def __init__(self, block: int) -> None:
+            super().__init__()
+            self.block = block
+
+    def __init__(self, *, legend: bool = True, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._wants_legend = legend
+        self._watch = bc.Watch()
+        self._grid = make_grid(1, 1, 1, False)
+        self._aggregate: bc.Aggregate | None = None
+        self._codes: bc.Ints = np.zeros((0, 0), np.int32)
+        self._looks: Looks | None = None
+        self._strips: dict[int, Strip] = {}
+        self._edges: tuple[list[Segment], list[Segment]] = ([], [])  # heading and legend
+        self._cursor: int | None = None
+        self._hovered: int | None = None
+
+    # --- drawing ---------------------------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> Grid:
+        """Where the cells stand now."""
+        return self._grid
+
+    @property
+    def _legend_shown(self) -> bool:
+        return self._wants_legend and self.size.height >= LEGEND_FROM
+
+    def redraw(self) -> None:
+        view = self._view
+        width, height = self.size
+        if view is None or width <= 0 or height <= 0 or not self.is_attached:
+            return
+        state = view.state
+        if state is None:
+            self._draw_edges(view, width)
+            return
+        changed = self._watch.look(state)
+        grid = make_grid(state.num_blocks, width, height - 1 - self._legend_shown, self.app.no_color)
+        looks = self._looks
+        fresh = grid != self._grid or looks is None or looks.ascii != view.ascii
+        if fresh:
+            self._grid = grid
+            self._looks = Looks(self.palette, view.ascii, grid.cell_width)
+            self._aggregate = bc.Aggregate(state.num_blocks, grid.per_cell) if grid.per_cell > 1 else None
+            self._strips.clear()
+        codes = self._make_codes(view, state, None if fresh else changed)
+        old, self._codes = self._codes, codes
+        if fresh or old.shape != codes.shape:
+            self._strips.clear()
+            self._edges = ([], [])
+            self._draw_edges(view, width)
+            self.refresh()
+            return
+        rows = np.flatnonzero((codes != old).any(axis=1)).tolist()
+        for y in rows:
+            self._strips.pop(y, None)
+        edges = self._draw_edges(view, width)
+        self.refresh_rows(sorted([y + 1 for y in rows] + edges))
+
+    def _make_codes(self, view: View, state: EngineState, changed: bc.Index | None) -> bc.Ints:
+        """Codes of all cells, as rows; cells behind the last block are OUTSIDE."""
+        grid = self._grid
+        if self._aggregate is None:
+            codes = bc.single_codes(state, self._watch, view.colouring)
+        else:
+            self._aggregate.count(state, self._watch, changed)
+            codes = self._aggregate.codes(state, view.colouring)
+        blocks = bc.blocks_of(view.selected_request)
+        if len(blocks):
+            lit = blocks // grid.per_cell
+            codes |= bc.DIM
+            codes[lit] = codes[lit] & ~bc.DIM | bc.LIT
+        marked = self._cursor if self.has_focus and self._cursor is not None else view.selected_block
+        if marked is not None and 0 <= marked < state.num_blocks:
+            codes[marked // grid.per_cell] |= bc.MARKED
+        out = np.full(grid.rows * grid.columns, bc.OUTSIDE, np.int32)
+        out[: len(codes)] = codes
+        return out.reshape(grid.rows, grid.columns)
+
+    def _draw_edges(self, view: View, width: int) -> list[int]:
+        """Heading and legend; returns the rows that differ from what is on the screen."""
+        palette = self.palette
+        facts, notes = heading_pieces(view, self._grid, palette)
+        top = heading("KV BLOCKS", facts, notes, width, palette, self.has_focus, view.ascii)
+        bottom: list[Segment] = []
+        if self._legend_shown:
+            row = Row(width, view.ascii)
+            if view.state is not None:
+                row.put(" " * self._grid.gutter, palette.base)
+                groups = legend_groups(view, self._grid, palette)
+                if join_fitting(groups, width, ("  ", palette.base), row) < len(groups) and row.left > 3:
+                    row.put("  " + self.glyphs.ellipsis, palette.faint)
+            bottom = row.done(palette.base)
+        old, self._edges = self._edges, (top, bottom)
+        last = self.size.height - 1
+        rows = [y for y, before, now in ((0, old[0], top), (last, old[1], bottom)) if before != now]
+        if view.state is None:
+            self.refresh_rows(rows)
+        return rows
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y == 0 and self._edges[0]:
+            return Strip(self._edges[0], width)
+        if self._legend_shown and y == self.size.height - 1 and self._edges[1]:
+            return Strip(self._edges[1], width)
+        row = y - 1
+        if not 0 <= row < len(self._codes) or self._looks is None:
+            return Strip([Segment(" " * width, self.palette.base)], width)
+        strip = self._strips.get(row)
+        if strip is None:
+            strip = self._strips[row] = self._row_strip(row, width)
+        return strip
+
+    def _row_strip(self, row: int, width: int) -> Strip:
+        grid, looks, palette = self._grid, self._looks, self.palette
+        assert looks is not None
+        segments: list[Segment] = []
+        if grid.gutter:
+            first = row * grid.columns * grid.per_cell
+            segments.append(Segment(f"{first:>{grid.gutter - 1}} ", palette.faint))
+        # Neighbours of one style become one Segment: Segments are what drawing costs.
+        codes = self._codes[row]
+        starts = np.flatnonzero(np.diff(codes)) + 1
+        edges = [0, *starts.tolist(), len(codes)]
+        values = codes[edges[:-1]].tolist()
+        text, style = "", palette.base
+        for index, code in enumerate(values):
+            cell, cell_style = looks[code]
+            cell *= edges[index + 1] - edges[index]
+            if cell_style is style:
+                text += cell
+            else:
+                if text:
+                    segments.append(Segment(text, style))
+                text, style = cell, cell_style
+        if text:
+            segments.append(Segment(text, style))
+        rest = width - grid.gutter - grid.columns * grid.cell_width
+        if rest > 0:
+            segments.append(Segment(" " * rest, palette.base))
+        return Strip(segments, width)
+
+    def colours_changed(self) -> None:
+        self._looks = None
+        self.redraw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._looks = None  # a Strip is as wide as the widget was
+        self.redraw()
+
+    # --- words -----------------------------------------------------------------------------------------------
+
+    def describe(self, view: View, block: int) -> Content:
+        """What is in a block, for a status line."""
+        return Content(cell_text(view, self._grid, block))
+
+    def legend(self, view: View) -> Content:
+        """All of the legend, for a help or a status line."""
+        return to_content(legend_groups(view, self._grid, self.palette), self.app.console)
+
+    # --- pointing --------------------------------------------------------------------------------------------
+
+    def _block_at(self, event: events.MouseEvent) -> int | None:
+        offset = event.get_content_offset(self)
+        return None if offset is None else self._grid.block_at(offset.x, offset.y - 1)
+
+    def _point(self, block: int | None) -> None:
+        if block != self._hovered:
+            self._hovered = block
+            self.post_message(self.Hovered(block))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        self._point(self._block_at(event))
+
+    def on_leave(self, event: events.Leave) -> None:
+        self._point(None)
+
+    def on_click(self, event: events.Click) -> None:
+        block = self._block_at(event)
+        if block is not None:
+            self._cursor = block
+            self.post_message(self.Picked(block))
+            self.redraw()
+
+    def action_move(self, across: int, down: int) -> None:
+        grid = self._grid
+        step = (across + down * grid.columns) * grid.per_cell
+        if self._cursor is None:
+            marked = self._view.selected_block if self._view is not None else None
+            self._set_cursor(marked if marked is not None else 0)
+        elif 0 <= self._cursor + step < grid.blocks:
+            self._set_cursor(self._cursor + step)
+
+    def action_edge(self, end: int) -> None:
+        self._set_cursor(self._grid.blocks - 1 if end else 0)
+
+    def action_pick(self) -> None:
+        if self._cursor is not None:
+            self.post_message(self.Picked(self._cursor))
+
+    def _set_cursor(self, block: int) -> None:
+        self._cursor = block
+        self._point(block)
+        self.redraw()

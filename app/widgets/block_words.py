@@ -1,0 +1,143 @@
+"""What the block map says in words: its heading, its legend, and what is in one block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from textual.content import Content
+from textual.style import Style as TextualStyle
+
+from vtop.app.colours import Palette
+from vtop.app.glyphs import glyphs, letter
+from vtop.app.view import View
+from vtop.app.widgets.block_grid import Grid
+from vtop.app.widgets.reasons import short_id
+from vtop.app.widgets.rows import Piece
+from vtop.app.widgets.units import count
+from vtop.engine.state import EngineState, RequestView
+
+OWNERS_NAMED = 24  # in a legend
+ID_IN_LEGEND = 12
+
+
+def holders(state: EngineState, block: int) -> Iterator[tuple[RequestView, int, int]]:
+    """(request, sequence, logical index) of each table entry that holds `block`. Only running requests hold any."""
+    for request in state.running.values():
+        for index, seq in enumerate(request.sequences):
+            if block in seq.blocks:
+                yield request, index, seq.blocks.index(block)
+
+
+def block_text(view: View, block: int) -> str:
+    """`block 17 used, 1 ref: req-3 [2] tokens 32–47, 16/16 filled`. Ids are cleaned."""
+    state = view.state
+    if state is None or not 0 <= block < state.num_blocks:
+        return ""
+    g = glyphs(view.ascii)
+    refs = int(state.ref_count[block])
+    if refs == 0:
+        return f"block {block} {g.free} free"
+    size = state.block_size
+    parts = []
+    for request, index, logical in holders(state, block):
+        seq = request.sequences[index]
+        filled = min(size, max(0, seq.num_computed - logical * size))
+        where = f"[{logical}]" if len(request.sequences) == 1 else f"[{index}:{logical}]"
+        first = logical * size
+        parts.append(
+            f"{letter(request.number)} {short_id(request.id, view.ascii)} {where}"
+            f" tokens {first}{g.upto}{first + size - 1}, {filled}/{size} filled"
+        )
+    kind = f"{g.shared} shared, {refs} refs" if refs > 1 else f"{g.used} used, 1 ref"
+    return f"block {block} {kind}: " + "; ".join(parts)
+
+
+def cell_text(view: View, grid: Grid, block: int) -> str:
+    """Like `block_text`; in an aggregate, how much of the cell's blocks are held comes first."""
+    text = block_text(view, block)
+    state = view.state
+    if state is None or grid.per_cell == 1:
+        return text
+    first = block // grid.per_cell * grid.per_cell
+    last = min(first + grid.per_cell, state.num_blocks) - 1
+    used = int((state.ref_count[first : last + 1] > 0).sum())
+    g = glyphs(view.ascii)
+    return f"blocks {first}{g.upto}{last}: {used} of {last - first + 1} used {g.dot} {text}"
+
+
+def legend_groups(view: View, grid: Grid, palette: Palette) -> list[list[Piece]]:
+    """Groups of pieces; a group is shown whole or not at all."""
+    g = glyphs(view.ascii)
+    plain = palette.muted
+    groups: list[list[Piece]] = []
+    aggregate = grid.per_cell > 1
+    if aggregate:
+        groups.append(
+            [(f"{g.fill[0]}{g.fill[3]}{g.fill[7]}", palette.base), (f" used 1/8{g.upto}1/2{g.upto}all", plain)]
+        )
+    groups.append([(g.free, palette.faint), (" free", plain)])
+    tiles = palette.owners if aggregate else palette.tiles
+    if view.colouring == "state":
+        for symbol, style, word in (
+            (g.used, tiles[0], "used"),
+            (g.open, tiles[2], "not full"),
+            (g.shared, tiles[4], "shared"),
+            (g.freed, palette.warn, "just freed"),
+        ):
+            if not (aggregate and word in ("not full", "just freed")):
+                groups.append([("" if aggregate else symbol, style), (word if aggregate else f" {word}", style)])
+    elif view.colouring == "age":
+        for number, word in ((0, "this step"), (1, "1"), (2, "2"), (3, "4"), (5, "16"), (7, "64"), (9, "256+ steps held")):
+            groups.append([(str(number), palette.ages[number]), (f" {word}", plain)])
+    elif view.colouring == "refs":
+        for text, style, word in (("1", tiles[0], "reference"), ("2", tiles[1], "shared"), ("4", tiles[7], "and more")):
+            groups.append([(text, style), (f" {word}", plain)])
+    else:
+        if aggregate:
+            groups.append([(g.used, palette.muted), (" several owners", plain)])
+        groups.extend(_owner_groups(view, palette))
+    return groups
+
+
+def _owner_groups(view: View, palette: Palette) -> list[list[Piece]]:
+    state = view.state
+    if state is None:
+        return []
+    biggest = sorted(state.running.values(), key=lambda r: -r.num_blocks)[:OWNERS_NAMED]
+    return [
+        [
+            (letter(r.number), palette.tiles[r.number % len(palette.tiles)]),
+            (" " + short_id(r.id, view.ascii, ID_IN_LEGEND), palette.muted),
+        ]
+        for r in sorted(biggest, key=lambda r: r.number)
+    ]
+
+
+def heading_pieces(view: View, grid: Grid, palette: Palette) -> tuple[list[Piece], list[Piece]]:
+    """Facts after the title, and notes at the right end."""
+    state = view.state
+    if state is None:
+        return [], []
+    used, total = state.used, state.num_blocks
+    per_cent = 100 * used / total if total else 0.0
+    style = palette.bad if per_cent >= 95 else palette.warn if per_cent >= 80 else palette.good
+    facts: list[Piece] = [
+        (f"  {count(used)}/{count(total)}", palette.base),
+        (f" {per_cent:.0f}%", style),
+    ]
+    g = glyphs(view.ascii)
+    notes: list[Piece] = [(f"by {view.colouring}", palette.base)]
+    if grid.per_cell > 1:
+        notes.append((f" {g.dot} 1 cell = {grid.per_cell} blocks", palette.muted))
+    notes.append((f" {g.dot} {state.block_size} tok/blk", palette.muted))
+    return facts, notes
+
+
+def to_content(groups: list[list[Piece]], console: Console, gap: str = "  ") -> Content:
+    """Pieces as Content, for widgets that show text. Never markup."""
+    parts: list[Content] = []
+    for group in groups:
+        spans = [Content.styled(text, TextualStyle.from_rich_style(console, style)) for text, style in group]
+        parts.append(Content("").join(spans))
+    return Content(gap).join(parts)

@@ -1,0 +1,67 @@
+"""What a person or a program can tell a running engine. Applied between steps, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vtop.engine.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """Queue a request. `prompt` is text or token ids; `timeout` is in seconds from now."""
+
+    request_id: str
+    prompt: str | tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    group: str = "default"
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRequest:
+    """End a request in whatever queue it is; unknown and ended ids are no error."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop between steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Run freely; forgets a pending Step or RunUntil."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run `count` steps that compute something, then pause."""
+
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunUntil:
+    """Run until a Frame holds an event of one of these tags (`preempted`, `finished`, `refused` …), then pause."""
+
+    tags: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpeed:
+    """Cap on steps per second; None lifts it."""
+
+    steps_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePool:
+    """Give the device pool another number of blocks; holders of blocks beyond it are preempted."""
+
+    num_blocks: int
+
+
+Command = AddRequest | AbortRequest | Pause | Resume | Step | RunUntil | SetSpeed | ResizePool

@@ -1,0 +1,101 @@
+"""Every option, once. The command line, the settings file, the environment and `vtop config` are derived from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+from vtop.engine.errors import BadValue
+
+Batching = Literal["chunked", "prefill-first"]
+Admission = Literal["reserve-full-prompt", "first-chunk"]
+Device = Literal["auto", "cpu", "cuda"]
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+PreemptionMode = Literal["recompute"]
+VictimRuleName = Literal["latest"]
+PolicyName = Literal["fcfs"]
+
+ACCEPTED_BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
+DEFAULT_TOKEN_BUDGET = 512
+DEFAULT_PREFILL_FIRST_BUDGET = 2048
+
+
+def _option(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Options of the engine. Raises BadValue naming the option when a value cannot be used.
+
+    Sizes are counts unless the name or help says otherwise; memory is in GiB; times are seconds.
+    """
+
+    model: str = _option("tiny", "tiny, smollm2, a local folder, a .gguf file or a hub id")
+    device: Device = _option("auto", "where the model runs; auto takes cuda when there is one")
+    dtype: DType = _option("auto", "weights and KV; auto is float32 on cpu, the model's own on cuda")
+    seed: int = _option(0, "seed for requests that bring none")
+    attention_backend: str = _option("auto", "auto, torch or reference")
+
+    block_size: int = _option(16, "tokens per KV block")
+    num_gpu_blocks_override: int | None = _option(None, "blocks in the device pool; wins over profiling")
+    gpu_memory_utilization: float = _option(0.9, "share of GPU memory for weights, activations and KV")
+    kv_cache_memory: float | None = _option(None, "GiB for the KV pool on cpu (default: 25 % of free RAM, at most 4)")
+
+    max_model_len: int | None = _option(None, "longest prompt + output in tokens (default: the model's own limit)")
+    max_num_seqs: int = _option(64, "most sequences that run at once")
+    max_num_batched_tokens: int | None = _option(
+        None, f"token budget of a step (default: {DEFAULT_TOKEN_BUDGET} chunked, else at least {DEFAULT_PREFILL_FIRST_BUDGET})"
+    )
+    batching: Batching = _option("chunked", "mix prefill chunks with decodes, or run whole prompts first")
+    max_prefill_steps: int = _option(3, "prefill-first: prompt steps in a row while decodes wait; 0 is no bound")
+    admission: Admission = _option(
+        "reserve-full-prompt", "admit when the whole prompt fits in free blocks, or when its first chunk does"
+    )
+    watermark: float = _option(0.0, "share of the pool that admission leaves free while something runs")
+    scheduling_policy: PolicyName = _option("fcfs", "who goes first")
+    victim: VictimRuleName = _option("latest", "who is preempted when no block is free")
+    preemption_mode: PreemptionMode = _option("recompute", "what happens to a victim's KV")
+    request_timeout: float | None = _option(None, "seconds after which a request is ended (default: never)")
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(EngineConfig)
+        for f in fields(self):
+            choices = get_args(hints[f.name])
+            value = getattr(self, f.name)
+            if choices and all(isinstance(c, str) for c in choices) and value not in choices:
+                raise BadValue(f.name, value, f"choose one of {', '.join(choices)}")
+        if self.block_size not in ACCEPTED_BLOCK_SIZES:
+            raise BadValue("block_size", self.block_size, f"choose one of {', '.join(map(str, ACCEPTED_BLOCK_SIZES))}")
+        for name in ("num_gpu_blocks_override", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadValue(name, value, "give at least 1")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise BadValue("gpu_memory_utilization", self.gpu_memory_utilization, "give a share above 0 and at most 1")
+        if not 0.0 <= self.watermark < 1.0:
+            raise BadValue("watermark", self.watermark, "give a share from 0 up to, not including, 1")
+        if self.max_prefill_steps < 0:
+            raise BadValue("max_prefill_steps", self.max_prefill_steps, "give 0 (no bound) or more")
+        for name in ("kv_cache_memory", "request_timeout"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise BadValue(name, value, "give a number above 0")
+        if not -(2**63) <= self.seed < 2**64:
+            raise BadValue("seed", self.seed, "give a whole number of at most 64 bits")
+
+    def token_budget(self, max_model_len: int) -> int:
+        """Tokens a step may compute, once the model's limit is known."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        if self.batching == "prefill-first":
+            return max(max_model_len, DEFAULT_PREFILL_FIRST_BUDGET)
+        return DEFAULT_TOKEN_BUDGET
+
+
+def option_help(name: str) -> str:
+    """The help line of an option."""
+    for f in fields(EngineConfig):
+        if f.name == name:
+            return str(f.metadata["help"])
+    raise KeyError(name)

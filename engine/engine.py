@@ -1,0 +1,303 @@
+"""LLMEngine: requests in, one step at a time, one Frame per step out.
+
+Importing this module imports no torch; `LLMEngine.from_config` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from vtop.engine import events as ev
+from vtop.engine.admission_check import check_fits, check_request, refusal_event, tokens_of
+from vtop.engine.audit import audit
+from vtop.engine.block_manager import BlockManager
+from vtop.engine.clock import Clock, MonotonicClock
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue
+from vtop.engine.executor import Executor, StepOutput, StepPlan
+from vtop.engine.facts import EngineFacts
+from vtop.engine.outputs import RequestOutput
+from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
+from vtop.engine.scheduler import Scheduler
+from vtop.engine.state import EngineState
+from vtop.engine.text_output import TextOutput
+from vtop.engine.version import VERSION
+
+if TYPE_CHECKING:
+    from vtop.engine.text_output import Tokenizer
+
+Prompt = str | list[int] | tuple[int, ...] | dict[str, Any]
+"""Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids} as in vLLM."""
+
+FAILURES_IN_A_ROW = 3  # of schedule(): then it is not passing, and the error goes up
+
+
+class LLMEngine:
+    """Steps requests through scheduler and executor. Use from one thread; `EngineThread` wraps it for others.
+
+    `add_request` raises BadValue for what can never run, `step` never raises for a fault of one batch.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        config: EngineConfig | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        clock: Clock | None = None,
+        facts: EngineFacts | None = None,
+    ) -> None:
+        self.config = config or EngineConfig()
+        self.facts = facts or EngineFacts()
+        self.executor = executor
+        self.tokenizer = tokenizer
+        self.clock = clock or MonotonicClock()
+        self.max_model_len = min(self.facts.max_model_len, self.config.max_model_len or self.facts.max_model_len)
+        self._texts = TextOutput(tokenizer, executor.eos_token_ids, self.clock)
+        self._blocks = BlockManager(executor.num_blocks, self.config.block_size)
+        self._scheduler = Scheduler(
+            self.config, self._blocks, self._texts, self.config.token_budget(self.max_model_len)
+        )
+        self._requests: dict[str, Request] = {}
+        self._listeners: list[Callable[[ev.Frame], None]] = []
+        self._arrivals = 0
+        self._steps = 0
+        self._frames = 0
+        self._failures = 0
+        self._closed = False
+        self.last_step_ran = False
+        self.meta = self._make_meta()
+
+    @classmethod
+    def from_config(
+        cls, config: EngineConfig, progress: Callable[[str, int, int | None], None] | None = None
+    ) -> LLMEngine:
+        """Load the model that `config` names and size the KV pool. `progress(stage, done, total)` tells how far.
+
+        Raises BadValue or ModelRefused with one line that says what to change.
+        """
+        from vtop.engine.torch_executor import build_executor
+
+        executor, tokenizer, facts = build_executor(config, progress)
+        return cls(executor, config, tokenizer=tokenizer, facts=facts)
+
+    def _make_meta(self) -> ev.Meta:
+        return ev.Meta(
+            schema=ev.SCHEMA_VERSION,
+            version=VERSION,
+            model=self.facts.model,
+            device=self.facts.device,
+            dtype=self.facts.dtype,
+            backend=self.facts.backend,
+            block_size=self.config.block_size,
+            num_blocks=self.executor.num_blocks,
+            max_model_len=self.max_model_len,
+            token_budget=self._scheduler.token_budget,
+            max_num_seqs=self.config.max_num_seqs,
+            config=asdict(self.config),
+            unix_time=time.time(),
+            engine_time=self.clock.now(),
+            kv_note=self.facts.kv_note,
+        )
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int | None = 0,
+        group: str = "default",
+        timeout: float | None = None,
+        arrival_time: float | None = None,
+    ) -> None:
+        """Queue a request. `timeout` is in seconds from now; `arrival_time` is engine time (default: now).
+
+        Raises BadValue when it can never run: the reason is also told as a Refused event.
+        """
+        params = params or SamplingParams()
+        now = self.clock.now()
+        timeout = timeout if timeout is not None else self.config.request_timeout
+        budget = self._scheduler.token_budget
+        try:
+            check_request(request_id, self._requests, priority, group, timeout)
+            text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
+            check_fits(len(ids), self.max_model_len, self._blocks, budget, self.config)
+        except BadValue as error:
+            shown = prompt if isinstance(prompt, str) else None
+            self._scheduler.note(refusal_event(str(request_id), error, shown))
+            raise
+        limit = self.max_model_len
+        if params.max_tokens is not None:
+            limit = min(limit, len(ids) + params.max_tokens)
+        arrival = now if arrival_time is None else arrival_time
+        number = self._arrivals
+        self._arrivals += 1
+        seed = params.seed if params.seed is not None else (self.config.seed * 0x9E3779B97F4A7C15 + number)
+        request = new_request(
+            request_id,
+            number,
+            ids,
+            params,
+            arrival=arrival,
+            limit=limit,
+            seed=seed & (2**64 - 1),
+            prompt=text,
+            priority=priority or 0,
+            group=group,
+            deadline=None if timeout is None else arrival + timeout,
+        )
+        self._requests[request_id] = request
+        self._texts.open(request)
+        self._scheduler.add(request)
+
+    def abort_request(self, request_id: str | Iterable[str]) -> bool:
+        """End requests in whatever queue they are; unknown and ended ids are no error. True when one was alive."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        alive = [self._requests[i] for i in ids if i in self._requests]
+        for request in alive:
+            self._scheduler.finish(request, FinishReason.ABORT)
+            del self._requests[request.request_id]
+        return bool(alive)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._requests)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._requests)
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """Schedule, compute, commit; publish a Frame. Returns the outputs that the step changed or ended.
+
+        A fault in the executor ends the requests of that batch with `failed`. A fault in the scheduler itself is
+        told and tried again; the third in a row is raised.
+        """
+        began = self.clock.now()
+        t0 = time.perf_counter()
+        self._steps += 1
+        try:
+            plan = self._scheduler.schedule(began)
+        except Exception as error:
+            return self._schedule_failed(error, began)
+        self._failures = 0
+        t1 = time.perf_counter()
+        self.last_step_ran = bool(plan.chunks)
+        if plan.chunks:
+            self._execute(plan, t1 - t0)
+        return self._complete(began)
+
+    def _execute(self, plan: StepPlan, schedule_seconds: float) -> None:
+        try:
+            output = self.executor.execute(plan)
+            if len(output.tokens) != len(plan.chunks):
+                raise RuntimeError(f"{len(output.tokens)} results for {len(plan.chunks)} chunks")
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            ids = list(dict.fromkeys(chunk.sequence.request.request_id for chunk in plan.chunks))
+            self._scheduler.note(ev.StepFailed("execute", text, ids))
+            self._scheduler.fail(plan, text)
+            return
+        t2 = time.perf_counter()
+        self._commit(plan, output)
+        self._scheduler.note(
+            ev.StepTimes(
+                schedule=schedule_seconds,
+                prepare=output.prepare_seconds,
+                model=output.model_seconds,
+                sample=output.sample_seconds,
+                commit=time.perf_counter() - t2,
+            )
+        )
+
+    def _commit(self, plan: StepPlan, output: StepOutput) -> None:
+        for index, entries in output.prompt_logprobs.items():
+            self._texts.add_prompt_logprobs(plan.chunks[index].sequence, entries)
+        self._scheduler.commit(plan, output)
+
+    def _schedule_failed(self, error: Exception, began: float) -> list[RequestOutput]:
+        self._failures += 1
+        self.last_step_ran = False
+        self._scheduler.note(ev.StepFailed("schedule", f"{type(error).__name__}: {error}", []))
+        outputs = self._complete(began)
+        if self._failures >= FAILURES_IN_A_ROW:
+            raise error
+        return outputs
+
+    def _complete(self, began: float) -> list[RequestOutput]:
+        changed = self._texts.take_changed()
+        for output in changed:
+            request = self._requests.get(output.request_id)
+            if request is not None and request.finished:  # the id may be a new request's by now
+                del self._requests[output.request_id]
+        self._publish(ran=True, began=began)
+        return changed
+
+    # --- control -------------------------------------------------------------------------------------------------
+
+    def resize_pool(self, num_blocks: int) -> None:
+        """Give the device pool another number of blocks, while requests run. Raises BadValue.
+
+        Requests that hold a block beyond the new size are preempted; those that no longer fit at all are ended.
+        """
+        if not isinstance(num_blocks, int) or isinstance(num_blocks, bool) or num_blocks < 1:
+            raise BadValue("num_blocks", num_blocks, "give at least 1 block")
+        before = self._blocks.pool.total
+        if num_blocks > before:
+            self._resize_executor(num_blocks)
+        never_fit = self._scheduler.resize(num_blocks)
+        if num_blocks < before:
+            self._resize_executor(num_blocks)
+        for request in never_fit:
+            need = max(self._blocks.blocks_for(seq.num_tokens) for seq in request.sequences)
+            message = f"needs {need} blocks of {self.config.block_size}; the pool now has {num_blocks}"
+            self._scheduler.finish(request, FinishReason.CAPACITY, message=message)
+            del self._requests[request.request_id]
+
+    def _resize_executor(self, num_blocks: int) -> None:
+        try:
+            self.executor.resize(num_blocks)
+        except (MemoryError, RuntimeError) as error:
+            raise BadValue("num_blocks", num_blocks, f"give fewer blocks ({error})") from error
+
+    def on_frame(self, listener: Callable[[ev.Frame], None]) -> None:
+        """Call `listener` with every Frame from now on, in this thread. One that raises is dropped, and told."""
+        self._listeners.append(listener)
+
+    def note(self, event: ev.AnyEvent) -> None:
+        """Tell something in order with the engine's own events."""
+        self._scheduler.note(event)
+
+    def flush(self) -> None:
+        """Publish what happened since the last Frame, if anything, without a step."""
+        if self._scheduler.has_events:
+            self._publish(ran=False, began=self.clock.now())
+
+    def _publish(self, ran: bool, began: float) -> None:
+        frame = ev.Frame(self._frames, self._steps, self.clock.now(), ran, self._scheduler.take_events(), began)
+        self._frames += 1
+        for listener in list(self._listeners):
+            try:
+                listener(frame)
+            except Exception as error:
+                self._listeners.remove(listener)
+                self.note(ev.Note("error", f"a listener stopped: {type(error).__name__}: {error}"))
+
+    def audit(self, state: EngineState) -> None:
+        """Raise AuditError unless `state`, a fold of all Frames so far, shows exactly this engine."""
+        audit(self._scheduler, self._blocks, self._requests, state)
+
+    def close(self) -> None:
+        """Give back the model and its memory. Requests still alive are aborted. Calling it twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self.abort_request(list(self._requests))
+            self.flush()
+            self.executor.close()
+

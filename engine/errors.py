@@ -1,0 +1,52 @@
+"""Errors that a user can cause, as types with fields; the one-line text is made here, once."""
+
+from __future__ import annotations
+
+
+class VtopError(Exception):
+    """Base of every error that is shown to the user as one line, without a traceback."""
+
+
+class BadValue(VtopError, ValueError):
+    """A field has a value that cannot be used.
+
+    `field` is the name the user knows (an option, a parameter, a file), `value` what was given, `remedy` what to do.
+    """
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field = field
+        self.value = value
+        self.remedy = remedy
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field} = {shown}: {remedy}")
+
+
+class DuplicateRequest(BadValue):
+    """A request with this id is still alive."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__("request_id", request_id, "a request with this id is still alive; choose another id")
+
+
+class ModelRefused(VtopError):
+    """A model cannot be served correctly, so it is not served at all. `reason` names the feature."""
+
+    def __init__(self, model: str, reason: str) -> None:
+        self.model = model
+        self.reason = reason
+        super().__init__(f"model {model!r} cannot be served: {reason}")
+
+
+class PoolError(Exception):
+    """A caller broke the block pool's contract (double release, unknown block). A bug, not a user error."""
+
+
+class NoFreeBlocks(PoolError):
+    """`need` blocks were asked for and only `free` are free. Callers ask `can_*` first."""
+
+    def __init__(self, need: int, free: int) -> None:
+        self.need = need
+        self.free = free
+        super().__init__(f"need {need} blocks, {free} free")

@@ -1,0 +1,116 @@
+"""From a ModelSource to a transformers model and tokenizer on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vtop.engine.errors import BadValue, ModelRefused
+from vtop.engine.model_source import ModelSource, Progress, SourceKind, no_progress, pulled_folder
+
+
+def torch_dtype(name: str, device: torch.device) -> torch.dtype | str:
+    """The dtype to load in: 'auto' is float32 on CPU and the model's own (the string 'auto') elsewhere."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+    if name not in dtypes:
+        raise BadValue("dtype", name, f"choose one of auto, {', '.join(dtypes)}")
+    return dtypes[name]
+
+
+def load_pretrained(
+    source: ModelSource, dtype: torch.dtype | str, device: torch.device, progress: Progress = no_progress
+) -> tuple[Any, Any | None]:
+    """(model in eval mode on `device`, tokenizer or None when there is none).
+
+    Raises BadValue when there is nothing to load and ModelRefused when transformers cannot load it as a decoder.
+    """
+    progress(f"loading {source.name}", 0, None)
+    with _quiet():
+        if source.kind is SourceKind.GGUF:
+            model, tokenizer = load_gguf(Path(source.location), dtype)
+        else:
+            model, tokenizer = _load_folder(source, dtype)
+    return model.to(device).eval(), tokenizer
+
+
+def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
+    """A GGUF file with its weights unpacked. Raises ModelRefused when transformers cannot read it."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    folder, name = str(path.parent), path.name
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
+        )
+    except Exception as error:
+        raise ModelRefused(name, f"transformers cannot read it: {_one_line(error)}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    except Exception:  # many kinds; a model without a tokenizer is served by token ids
+        tokenizer = None
+    return model, tokenizer
+
+
+def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    place = source.location
+    if source.kind is SourceKind.HUB and (pulled := pulled_folder(source.location)):
+        place = str(pulled)
+    try:
+        config = AutoConfig.from_pretrained(place)
+    except Exception as error:
+        raise _unreachable(source, error) from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelRefused(source.name, "it is an encoder-decoder; only decoders are served")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(place, config=config, dtype=dtype)
+    except OSError as error:
+        raise _unreachable(source, error) from error
+    except Exception as error:
+        raise ModelRefused(source.name, f"transformers cannot load it: {_one_line(error)}") from error
+    return model, _load_tokenizer(place)
+
+
+def _load_tokenizer(place: str) -> Any | None:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(place)
+    except Exception:  # absent or unreadable: served by token ids
+        return None
+
+
+def _unreachable(source: ModelSource, error: Exception) -> BadValue:
+    if source.kind is SourceKind.HUB:
+        remedy = (
+            f"cannot be had from the hub ({_one_line(error)}); check the name and the network, "
+            "or give tiny, smollm2, a folder or a .gguf file"
+        )
+    else:
+        remedy = f"the folder cannot be loaded: {_one_line(error)}"
+    return BadValue("model", source.location, remedy)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars of transformers while loading: they would be drawn over the app."""
+    from transformers.utils import logging
+
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()

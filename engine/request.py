@@ -1,0 +1,235 @@
+"""What is asked for (`SamplingParams`), and what becomes of it (`Request`, `Sequence`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+from vtop.engine.errors import BadValue
+
+
+class RequestStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    """Why a request ended. `stop` and `length` are what users of serving APIs know; the rest name the cause."""
+
+    STOP = "stop"  # end token, stop token or stop string
+    LENGTH = "length"  # max_tokens or max_model_len
+    CAPACITY = "capacity"  # the next token would need more blocks than the pool has
+    ABORT = "abort"
+    TIMEOUT = "timeout"
+    FAILED = "failed"  # the executor raised while this request was in its batch
+    REFUSED = "refused"  # never accepted
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How output tokens are chosen and when to stop. Names and defaults are those of vLLM's SamplingParams.
+
+    temperature 0 is greedy. top_k 0 (or -1) and top_p 1.0 and min_p 0.0 are off. Penalties: repetition (multiplicative,
+    over prompt and output, 1.0 off), presence and frequency (additive, over output, 0.0 off).
+    seed: equal seeds give equal tokens whatever else runs; None draws one when the request is added.
+    max_tokens None means until the model's limit or the end of the KV pool.
+    logprobs k returns the sampled token's log-probability and the k most likely ones, per output token;
+    prompt_logprobs likewise per prompt token (the first has none).
+
+    Raises BadValue naming the field when a value cannot be used.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        stop: object = self.stop  # users pass a string or a list as well
+        if stop is None:
+            stop = ()
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))  # type: ignore[arg-type]
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
+        self._check()
+
+    def _check(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, 1e6),
+            ("min_p", 0.0, 1.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
+        ):
+            value = getattr(self, name)
+            if not _is_number(value) or not low <= value <= high:
+                raise BadValue(name, value, f"give a number from {low:g} to {high:g}")
+        if not _is_number(self.top_p) or not 0.0 < self.top_p <= 1.0:
+            raise BadValue("top_p", self.top_p, "give a number above 0 and at most 1")
+        if not _is_number(self.repetition_penalty) or not 0.0 < self.repetition_penalty <= 1e6:
+            raise BadValue("repetition_penalty", self.repetition_penalty, "give a number above 0 (1 is off)")
+        if not _is_int(self.top_k) or self.top_k < 0:
+            raise BadValue("top_k", self.top_k, "give a whole number, 0 or -1 for off")
+        if self.max_tokens is not None and (not _is_int(self.max_tokens) or self.max_tokens < 1):
+            raise BadValue("max_tokens", self.max_tokens, "give at least 1, or None for no limit")
+        if not _is_int(self.min_tokens) or self.min_tokens < 0:
+            raise BadValue("min_tokens", self.min_tokens, "give 0 or more")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise BadValue("min_tokens", self.min_tokens, f"must not exceed max_tokens ({self.max_tokens})")
+        if self.seed is not None and (not _is_int(self.seed) or not -(2**63) <= self.seed < 2**64):
+            raise BadValue("seed", self.seed, "give a whole number of at most 64 bits, or None")
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None and (not _is_int(value) or value < 0):
+                raise BadValue(name, value, "give 0 or more, or None for off")
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise BadValue("stop", self.stop, "every stop string must be a non-empty string")
+        if any(not _is_int(token) or token < 0 for token in self.stop_token_ids):
+            raise BadValue("stop_token_ids", self.stop_token_ids, "every stop token id must be 0 or more")
+        if self.stop and not self.detokenize:
+            raise BadValue("detokenize", False, "stop strings need text; leave detokenize on or use stop_token_ids")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < 1e-5
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+class Phase(Enum):
+    """What a scheduled chunk of a sequence is. Judged by computed against known tokens, never by 'has outputs'."""
+
+    PREFILL = "prefill"
+    RE_PREFILL = "re-prefill"  # after a preemption: prompt and outputs again
+    DECODE = "decode"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One stream of tokens with its own block table. A request with n samples has n sequences.
+
+    `token_ids` is prompt + output; the newest output has no K/V yet. `num_computed` counts tokens whose K/V are
+    written; `blocks` is the block table (logical index -> block id), changed by BlockManager only.
+    """
+
+    request: Request
+    index: int
+    token_ids: list[int]
+    prompt_len: int
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.prompt_len
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.prompt_len :]
+
+    @property
+    def phase(self) -> Phase:
+        if self.num_computed >= len(self.token_ids) - 1 and self.num_computed >= self.prompt_len:
+            return Phase.DECODE
+        return Phase.PREFILL if len(self.token_ids) == self.prompt_len else Phase.RE_PREFILL
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request as the scheduler sees it. Times are engine seconds; `number` is the serial number of arrival.
+
+    `key` orders requests (smaller runs first); the policy sets it when the request is queued. `limit` is the most
+    tokens (prompt + output) it may reach, from max_tokens and max_model_len, resolved when it was added.
+    """
+
+    request_id: str
+    number: int
+    params: SamplingParams
+    sequences: list[Sequence]
+    arrival: float
+    limit: int
+    seed: int
+    prompt: str | None = None
+    priority: int = 0
+    group: str = "default"
+    deadline: float | None = None  # engine time after which the request is timed out
+    status: RequestStatus = RequestStatus.WAITING
+    key: tuple[float, ...] = ()
+    first_scheduled: float | None = None
+    admissions: int = 0  # how often admitted; > 1 after a preemption
+    admitted_serial: int = -1  # engine-wide serial of the latest admission; the victim rule `latest` reads it
+    preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    finish_message: str = ""
+
+    @property
+    def prompt_len(self) -> int:
+        return self.sequences[0].prompt_len
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(len(seq.blocks) for seq in self.sequences)
+
+    @property
+    def finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+
+def new_request(
+    request_id: str,
+    number: int,
+    prompt_token_ids: list[int],
+    params: SamplingParams,
+    *,
+    arrival: float,
+    limit: int,
+    seed: int,
+    prompt: str | None = None,
+    priority: int = 0,
+    group: str = "default",
+    deadline: float | None = None,
+) -> Request:
+    """A waiting request with one sequence."""
+    request = Request(
+        request_id,
+        number,
+        params,
+        [],
+        arrival,
+        limit,
+        seed,
+        prompt=prompt,
+        priority=priority,
+        group=group,
+        deadline=deadline,
+    )
+    request.sequences.append(Sequence(request, 0, list(prompt_token_ids), len(prompt_token_ids)))
+    return request

@@ -1,0 +1,277 @@
+"""The executor that runs a transformers model over paged KV, and the factory that builds one from an EngineConfig."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue
+from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
+from vtop.engine.facts import EngineFacts
+from vtop.engine.kv_cache import KVCache
+from vtop.engine.kv_sizing import GpuMemory, available_memory, bytes_per_block, check_resize, size_pool
+from vtop.engine.model import LoadedModel, load_model
+from vtop.engine.model_source import Progress, no_progress, resolve
+from vtop.engine.sampler import Sampler, logprobs_of
+from vtop.kernels.api import AttentionBatch
+from vtop.kernels.registry import UnknownBackend, get_backend
+
+
+class TorchExecutor:
+    """Computes plans with a loaded model. See `Executor` for the contract; one thread at a time.
+
+    Takes over `model` (a `load_model` result): `close` gives the model its own attention back and drops the KV cache.
+    """
+
+    def __init__(self, model: LoadedModel, num_blocks: int, block_size: int) -> None:
+        spec = model.spec
+        self.model = model
+        self.block_size = block_size
+        self.eos_token_ids = spec.eos_token_ids
+        self.num_blocks = num_blocks
+        self.cache = KVCache(
+            num_blocks, spec.num_layers, spec.num_kv_heads, block_size, spec.head_dim, spec.dtype, spec.device
+        )
+        self._sampler = Sampler(spec.eos_token_ids)
+        self._closed = False
+        model.open()
+        model.use_cache(self.cache.tensor)
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.cache.bytes_per_block
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Copy blocks, write K/V of every chunk, and sample where asked.
+
+        Raises whatever the model raises, FloatingPointError when logits are not numbers, and ValueError when a chunk's
+        block table does not cover its tokens.
+        """
+        if self._closed:
+            raise RuntimeError("the executor is closed")
+        started = perf_counter()
+        with torch.inference_mode():
+            self.cache.copy(plan.copies)
+            if not plan.chunks:
+                return StepOutput([])
+            ids, positions, batch = self._inputs(plan.chunks)
+            rows = _Rows(plan.chunks, batch)
+            index = rows.index(self.model.spec.device)
+            prepared = perf_counter()
+            logits = self.model.forward(ids, positions, batch, index)
+            _synchronize(logits)
+            computed = perf_counter()
+            output = self._sample(plan.chunks, rows, logits)
+        output.prepare_seconds = prepared - started
+        output.model_seconds = computed - prepared
+        output.sample_seconds = perf_counter() - computed
+        return output
+
+    def resize(self, num_blocks: int) -> None:
+        """Give the pool another size; K/V of blocks below both sizes are kept. Raises BadValue when it does not fit."""
+        if num_blocks > self.num_blocks and self.model.spec.device.type == "cpu":
+            check_resize(num_blocks, self.bytes_per_block, available_memory())
+        elif num_blocks < 1:
+            raise BadValue("num_blocks", num_blocks, "give at least 1")
+        self.cache.resize(num_blocks)
+        self.num_blocks = num_blocks
+        self.model.use_cache(self.cache.tensor)
+
+    def close(self) -> None:
+        """Give back memory and hooks. Calling it twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self.model.close()
+            del self.cache
+
+    def _inputs(self, chunks: list[Chunk]) -> tuple[torch.Tensor, torch.Tensor, AttentionBatch]:
+        device = self.model.spec.device
+        batch = AttentionBatch.build(
+            [chunk.num_tokens for chunk in chunks],
+            [chunk.start + chunk.num_tokens for chunk in chunks],
+            [chunk.sequence.blocks for chunk in chunks],
+            self.block_size,
+            device,
+        )
+        tokens = np.fromiter(chain.from_iterable(map(_tokens, chunks)), dtype=np.int64, count=batch.num_tokens)
+        return torch.from_numpy(tokens).to(device), torch.from_numpy(batch.positions).to(device), batch
+
+    def _sample(self, chunks: list[Chunk], rows: _Rows, logits: torch.Tensor) -> StepOutput:
+        """logits [R, vocab] of `rows`."""
+        tokens: list[SampledToken | None] = [None] * len(chunks)
+        if rows.sampling:
+            places = rows.sampled_rows
+            chosen = logits if places is None else logits.index_select(0, torch.tensor(places, device=logits.device))
+            sampled = self._sampler.sample(chosen, [chunks[i].sequence for i in rows.sampling])
+            for i, token in zip(rows.sampling, sampled, strict=True):
+                tokens[i] = token
+        output = StepOutput(tokens)
+        for i, first, count in rows.prompts:
+            chunk = chunks[i]
+            wanted = chunk.sequence.request.params.prompt_logprobs or 0
+            targets = chunk.sequence.token_ids[chunk.start + 1 : chunk.start + 1 + count]
+            found = logprobs_of(logits[first : first + count], targets, [wanted] * count)
+            output.prompt_logprobs[i] = [
+                (chunk.start + 1 + j, own, top) for j, (own, top) in enumerate(found)
+            ]
+        return output
+
+
+class _Rows:
+    """Which packed tokens need logits: the last of every sampling chunk, and the prompt tokens that want theirs.
+
+    sampling: chunk indices that sample. sampled_rows: their rows among the logits (None: all rows, in order).
+    prompts: (chunk index, first row among the logits, count).
+    """
+
+    def __init__(self, chunks: list[Chunk], batch: AttentionBatch) -> None:
+        starts = batch.query_starts.tolist()
+        self.sampling = [i for i, chunk in enumerate(chunks) if chunk.sample]
+        self.prompts: list[tuple[int, int, int]] = []
+        self.sampled_rows: list[int] | None = None
+        asking = [i for i, chunk in enumerate(chunks) if _prompt_rows(chunk)]
+        if not asking:
+            self._packed = [starts[i + 1] - 1 for i in self.sampling]
+            self._all = len(self._packed) == batch.num_tokens
+            return
+        packed: list[int] = []
+        place: dict[int, int] = {}  # packed token -> row
+        for i in asking:
+            count = _prompt_rows(chunks[i])
+            self.prompts.append((i, len(packed), count))
+            for token in range(starts[i], starts[i] + count):
+                place[token] = len(packed)
+                packed.append(token)
+        self.sampled_rows = []
+        for i in self.sampling:
+            token = starts[i + 1] - 1
+            if token not in place:
+                place[token] = len(packed)
+                packed.append(token)
+            self.sampled_rows.append(place[token])
+        self._packed, self._all = packed, False
+
+    def index(self, device: torch.device) -> torch.Tensor | None:
+        """[R] packed tokens whose logits are wanted; None means all."""
+        if self._all:
+            return None
+        # A step that samples nothing still needs a valid, small index.
+        return torch.tensor(self._packed or [0], dtype=torch.int64).to(device)
+
+
+def _tokens(chunk: Chunk) -> list[int]:
+    if chunk.num_tokens == 1:
+        return [chunk.sequence.token_ids[chunk.start]]
+    return chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
+
+
+def _prompt_rows(chunk: Chunk) -> int:
+    """How many of the chunk's tokens predict a prompt token whose log-probability is asked for."""
+    if chunk.sequence.request.params.prompt_logprobs is None:
+        return 0
+    return max(0, min(chunk.num_tokens, chunk.sequence.prompt_len - 1 - chunk.start))
+
+
+def _synchronize(tensor: torch.Tensor) -> None:
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)  # so that the model's time is not counted as the sampler's
+
+
+def build_executor(
+    config: EngineConfig, progress: Progress | None = None, model: Any | None = None, tokenizer: Any | None = None
+) -> tuple[TorchExecutor, Any | None, EngineFacts]:
+    """Load `config.model` (or take `model`, a ready transformers model, with its tokenizer) and size the pool.
+
+    Returns (executor, tokenizer or None, facts). `progress(stage, done, total)` is called from this thread. Raises
+    BadValue or ModelRefused with one line of text.
+    """
+    from vtop.engine.model_load import load_pretrained, torch_dtype
+
+    progress = progress or no_progress
+    device = pick_device(config.device)
+    try:
+        backend = get_backend(config.attention_backend, device)
+    except UnknownBackend as error:
+        raise BadValue("attention_backend", config.attention_backend, f"choose one of {', '.join(error.names)}") from None
+    if model is None:
+        source = resolve(config.model, progress=progress)
+        name = source.name
+        model, tokenizer = load_pretrained(source, torch_dtype(config.dtype, device), device, progress)
+    else:
+        name = getattr(model.config, "_name_or_path", "") or type(model).__name__
+    progress("checking the model", 0, None)
+    loaded = load_model(model, name=name, backend=backend, tokenizer=tokenizer)
+    try:
+        spec = loaded.spec
+        limit = spec.max_model_len
+        if config.max_model_len is not None and config.max_model_len > limit:
+            raise BadValue("max_model_len", config.max_model_len, f"{name} goes up to {limit} tokens; give at most that")
+        max_model_len = config.max_model_len or limit
+        block_bytes = bytes_per_block(
+            spec.num_layers, spec.num_kv_heads, spec.head_dim, config.block_size, spec.dtype.itemsize
+        )
+        gpu = None
+        if device.type == "cuda":
+            progress("measuring memory", 0, None)
+            gpu = profile_gpu(loaded, config, max_model_len)
+        sizing = size_pool(config, block_bytes, max_model_len, available=available_memory(), gpu=gpu)
+        progress("allocating the KV pool", 0, None)
+        executor = TorchExecutor(loaded, sizing.num_blocks, config.block_size)
+    except BaseException:
+        loaded.close()
+        raise
+    facts = EngineFacts(
+        model=name,
+        device=str(device),
+        dtype=str(spec.dtype).removeprefix("torch."),
+        backend=loaded.backend_name,
+        max_model_len=max_model_len,
+        vocab_size=spec.vocab_size,
+        kv_note=sizing.explanation,
+    )
+    return executor, tokenizer, facts
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes cuda when there is one. Raises BadValue when cuda is asked for and absent."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadValue("device", name, "torch finds no CUDA device; use cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def profile_gpu(loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> GpuMemory:
+    """Measure the activations of the largest step (a full token budget, every row sampled that can be)."""
+    spec = loaded.spec
+    tokens = config.token_budget(max_model_len)
+    count = min(config.max_num_seqs, tokens)
+    bounds = np.linspace(0, tokens, count + 1).astype(np.int64).tolist()
+    lengths = [min(end - start, max_model_len) for start, end in pairwise(bounds)]
+    needs = [-(-length // config.block_size) for length in lengths]
+    firsts = np.cumsum([0, *needs]).tolist()
+    tables = [list(range(first, first + need)) for first, need in zip(firsts, needs, strict=False)]
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(spec.device)
+    cache = KVCache(
+        sum(needs), spec.num_layers, spec.num_kv_heads, config.block_size, spec.head_dim, spec.dtype, spec.device
+    )
+    loaded.use_cache(cache.tensor)
+    torch.cuda.reset_peak_memory_stats(spec.device)
+    before = torch.cuda.memory_allocated(spec.device)
+    batch = AttentionBatch.build(lengths, lengths, tables, config.block_size, spec.device)
+    with torch.inference_mode():
+        ids = torch.zeros(batch.num_tokens, dtype=torch.int64, device=spec.device)
+        rows = torch.from_numpy(batch.query_starts[1:] - 1).to(spec.device)
+        logits = loaded.forward(ids, torch.from_numpy(batch.positions).to(spec.device), batch, rows)
+        torch.softmax(logits.float(), dim=-1)  # the sampler's copies of the logits
+    torch.cuda.synchronize(spec.device)
+    peak = torch.cuda.max_memory_allocated(spec.device) - before
+    del cache, logits
+    torch.cuda.empty_cache()
+    return GpuMemory(total, free, peak)

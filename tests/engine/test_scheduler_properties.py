@@ -1,0 +1,122 @@
+"""Random life over small pools: I1, I2, I3, I5 and I6 after every step, and every output equals an undisturbed run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vtop_support.engines import AuditedEngine
+from vtop_support.stub import expected_output
+
+from vtop.engine import events as ev
+from vtop.engine.errors import BadValue
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(2, 14),
+        "block_size": st.sampled_from([1, 4, 16]),
+        "max_num_batched_tokens": st.sampled_from([1, 7, 16, 64]),
+        "max_num_seqs": st.sampled_from([1, 3, 8]),
+        "batching": st.sampled_from(["chunked", "prefill-first"]),
+        "admission": st.sampled_from(["reserve-full-prompt", "first-chunk"]),
+        "watermark": st.sampled_from([0.0, 0.1]),
+        "max_model_len": st.sampled_from([24, 64]),
+    }
+)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 40), st.integers(1, 20)),
+        st.tuples(st.just("add"), st.integers(1, 12), st.integers(1, 20)),
+        st.tuples(st.just("abort"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("step"), st.integers(1, 4), st.just(0)),
+        st.tuples(st.just("resize"), st.integers(1, 16), st.just(0)),
+        st.tuples(st.just("timeout"), st.integers(1, 12), st.integers(1, 5)),
+    ),
+    max_size=40,
+)
+
+
+def drive(options: dict[str, Any], actions: list[tuple[str, int, int]]) -> None:
+    engine = AuditedEngine(**options)
+    prompts: dict[str, list[int]] = {}
+    for serial, (action, a, b) in enumerate(actions):
+        if action in ("add", "timeout"):
+            request_id = f"r{serial}"
+            prompt = [3 + (serial * 37 + i) % 900 for i in range(a)]
+            more = {"timeout": float(b)} if action == "timeout" else {}
+            try:
+                engine.add(request_id, prompt, max_tokens=16 if more else b, **more)
+                prompts[request_id] = prompt
+            except BadValue:
+                engine.check()
+                assert engine.events(ev.Refused, request_id), "a refusal without its event"
+        elif action == "abort":
+            engine.engine.abort_request(f"r{a}")
+        elif action == "resize":
+            engine.engine.resize_pool(a)
+        else:
+            for _ in range(a):
+                step_checked(engine)
+        engine.check()
+    for _ in range(3000):
+        if not engine.engine.has_unfinished_requests():
+            break
+        step_checked(engine)
+    assert not engine.engine.has_unfinished_requests(), "I5: somebody never ends"
+    assert engine.state.used == 0, "I6"
+    assert engine.state.totals.arrived == sum(engine.state.totals.finished.values())
+    for request_id, prompt in prompts.items():
+        given_tokens = engine.output(request_id)
+        assert given_tokens == expected_output(prompt, len(given_tokens)), "I4 on the stub"
+
+
+def step_checked(engine: AuditedEngine) -> None:
+    alive = engine.engine.get_num_unfinished_requests()
+    running_before = {r.id for r in engine.state.running.values()}
+    frame = engine.step()
+    ran = engine.ran(frame)
+    budget = engine.engine.meta.token_budget
+    assert sum(ran.values()) <= budget and all(tokens >= 1 for tokens in ran.values())
+    assert engine.state.used <= engine.state.num_blocks
+    if alive and engine.engine.get_num_unfinished_requests() == alive:
+        assert engine.engine.last_step_ran, "I5: a step without work"
+    left_out = running_before & set(engine.state.running) - set(ran)
+    if left_out and engine.engine.config.batching == "chunked":
+        assert sum(ran.values()) == budget or engine.state.last_step.limit is ev.Limit.BUDGET
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(OPTIONS, ACTIONS)
+def test_random_life(options: dict[str, Any], actions: list[tuple[str, int, int]]) -> None:
+    drive(options, actions)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(OPTIONS, ACTIONS)
+def test_random_life_long(options: dict[str, Any], actions: list[tuple[str, int, int]]) -> None:
+    drive(options, actions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), min_size=2, max_size=10),
+    st.integers(10, 16),
+    st.sampled_from([4, 8, 64]),
+)
+def test_preemptions_are_bounded(sizes: list[tuple[int, int]], num_blocks: int, budget: int) -> None:
+    """A victim yields at least one token before it can be a victim again."""
+    engine = AuditedEngine(num_blocks, max_num_batched_tokens=budget)
+    for i, (prompt, output) in enumerate(sizes):
+        engine.add(f"r{i}", prompt, output)
+    outputs_at: dict[str, list[int]] = {}
+    while engine.engine.has_unfinished_requests():
+        before = {r.id: r.output_tokens for r in engine.state.requests.values()}
+        frame = engine.step()
+        for event in frame.events:
+            if isinstance(event, ev.Preempted):
+                outputs_at.setdefault(event.id, []).append(before[event.id])
+    for request_id, counts in outputs_at.items():
+        assert counts == sorted(set(counts)), f"{request_id} was preempted twice without a token between: {counts}"
