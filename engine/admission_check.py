@@ -36,9 +36,7 @@ def refusal_event(request_id: str, error: BadValue, prompt: str | None) -> ev.Re
     return ev.Refused(request_id, ev.RefusalCode.BAD_PARAMETER, str(error), prompt=prompt)
 
 
-def check_request(
-    request_id: object, alive: Container[str], priority: object, group: object, timeout: object
-) -> None:
+def check_request(request_id: object, alive: Container[str], priority: object, group: object, timeout: object) -> None:
     """Raise BadValue unless id, priority, group and time-out can be used."""
     if not isinstance(request_id, str) or not request_id:
         raise BadValue("request_id", request_id, "give a non-empty string")
@@ -48,9 +46,7 @@ def check_request(
         raise BadValue("priority", priority, "give a whole number")
     if not isinstance(group, str) or not group:
         raise BadValue("group", group, "give a non-empty name")
-    if timeout is not None and (
-        not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0
-    ):
+    if timeout is not None and (not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0):
         raise BadValue("timeout", timeout, "give seconds above 0, or None for no limit")
 
 
@@ -67,9 +63,7 @@ def tokens_of(prompt: object, tokenizer: Any, vocab_size: int | None) -> tuple[s
         if not prompt.strip():
             raise Refusal(ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "type some text")
         if tokenizer is None:
-            raise Refusal(
-                ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "this model has no tokenizer; give token ids"
-            )
+            raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "this model has no tokenizer; give token ids")
         return prompt, list(tokenizer(prompt).input_ids)
     if not isinstance(prompt, (list, tuple)):
         raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "give text or a list of token ids")

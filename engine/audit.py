@@ -21,9 +21,7 @@ class AuditError(AssertionError):
         super().__init__("; ".join(differences))
 
 
-def audit(
-    scheduler: Scheduler, blocks: BlockManager, requests: Mapping[str, Request], state: EngineState
-) -> None:
+def audit(scheduler: Scheduler, blocks: BlockManager, requests: Mapping[str, Request], state: EngineState) -> None:
     """Check I1, I2 and I6 on the engine and I3 between the engine and `state`. Raises AuditError."""
     if scheduler.has_events:
         raise AuditError(["events are not published yet; flush first"])
@@ -41,7 +39,9 @@ def audit(
 
     _expect(found, "pool size", state.num_blocks, blocks.pool.total)
     _expect(found, "used blocks", state.used, blocks.pool.used)
-    _expect(found, "reference counts", state.ref_count.tolist(), list(map(blocks.pool.ref_count, range(blocks.pool.total))))
+    _expect(
+        found, "reference counts", state.ref_count.tolist(), list(map(blocks.pool.ref_count, range(blocks.pool.total)))
+    )
     _expect(found, "unowned blocks", int((state.owner == FREE).sum()), blocks.pool.free)
     _expect(found, "waiting", [v.id for v in state.waiting_order()], [r.request_id for r in waiting])
     _expect(found, "running", [v.id for v in state.running_order()], [r.request_id for r in running])

@@ -45,7 +45,8 @@ class EngineConfig:
     max_model_len: int | None = _option(None, "longest prompt + output in tokens (default: the model's own limit)")
     max_num_seqs: int = _option(64, "most sequences that run at once")
     max_num_batched_tokens: int | None = _option(
-        None, f"token budget of a step (default: {DEFAULT_TOKEN_BUDGET} chunked, else at least {DEFAULT_PREFILL_FIRST_BUDGET})"
+        None,
+        f"tokens in a step (default: {DEFAULT_TOKEN_BUDGET}; prefill-first: at least {DEFAULT_PREFILL_FIRST_BUDGET})",
     )
     batching: Batching = _option("chunked", "mix prefill chunks with decodes, or run whole prompts first")
     max_prefill_steps: int = _option(3, "prefill-first: prompt steps in a row while decodes wait; 0 is no bound")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 REPLACEMENT = "\ufffd"
-_MOST_HELD = 64
-"""Tokens held back at most; a character has four bytes, so a longer run is none."""
-_KEPT = 8
-"""Ids of context kept when that many were held."""
+_MOST_HELD = 64  # tokens held back at most; a character has four bytes, so a longer run is none
+_KEPT = 8  # ids of context kept when that many were held
+_KINDS = "_vtop_token_kinds"
 
 
 class Detokenizer:
@@ -28,13 +28,17 @@ class Detokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._ids: list[int] = list(prompt_tail_ids)  # the window: context, then what is not shown yet
+        self._bytes, special = _kinds(tokenizer)
+        self._ignored = special if skip_special_tokens else frozenset()
+        # the window: context, then what is not shown yet
+        self._ids = [i for i in prompt_tail_ids if i not in self._ignored]
         self._shown = len(self._ids)  # ids of the window that are context
         self._context = self._decode(self._ids).rstrip(REPLACEMENT) if self._ids else ""
-        self._bytes = _byte_tokens(tokenizer)
 
     def push(self, token_id: int) -> str:
         """Take the next id; returns the text that became final, often ''."""
+        if token_id in self._ignored:
+            return ""
         self._ids.append(token_id)
         full = len(self._ids) - self._shown >= _MOST_HELD
         if token_id in self._bytes and not full:
@@ -74,6 +78,17 @@ class Detokenizer:
             ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False
         )
         return text
+
+
+def _kinds(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
+    """(byte tokens, special tokens). Looked up once per tokenizer and kept on it: some have thousands."""
+    known: tuple[frozenset[int], frozenset[int]] | None = getattr(tokenizer, _KINDS, None)
+    if known is None:
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        known = _byte_tokens(tokenizer), frozenset(i for i, token in added.items() if token.special)
+        with suppress(AttributeError):
+            setattr(tokenizer, _KINDS, known)
+    return known
 
 
 def _byte_tokens(tokenizer: Any) -> frozenset[int]:

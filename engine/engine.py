@@ -300,4 +300,3 @@ class LLMEngine:
             self.abort_request(list(self._requests))
             self.flush()
             self.executor.close()
-

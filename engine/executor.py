@@ -61,7 +61,8 @@ class StepOutput:
 
     `prompt_logprobs`: per chunk index, entries for prompt positions start+1 … that the chunk computed
     (SamplingParams.prompt_logprobs): (position, chosen token, most likely tokens).
-    `model_seconds` is the time in the model's forward pass, `sample_seconds` in choosing tokens, `prepare_seconds` before.
+    `model_seconds` is the time in the model's forward pass, `sample_seconds` in choosing tokens, `prepare_seconds`
+    before both.
     """
 
     tokens: list[SampledToken | None]

@@ -12,7 +12,7 @@ from vtop.kernels.api import allocate_cache, copy_blocks
 class KVCache:
     """K and V of `num_blocks` blocks: one tensor [num_blocks, layers, 2, kv_heads, block_size, head_dim].
 
-    Starts as zeros. On CPU the pages are taken from the machine when they are first written.
+    Its contents are undefined at first; on CPU, pages are taken from the machine when they are first written.
     """
 
     def __init__(
@@ -28,28 +28,36 @@ class KVCache:
         self._shape = (num_layers, num_kv_heads, block_size, head_dim)
         self._dtype = dtype
         self._device = device
+        self._written = 0  # blocks from here on were never written, so that resizing need not touch them
         self.tensor = self._allocate(num_blocks)
 
     @property
     def num_blocks(self) -> int:
-        return int(self.tensor.shape[0])
+        return self.tensor.shape[0]
 
     @property
     def bytes_per_block(self) -> int:
-        return int(self.tensor.stride(0)) * self.tensor.element_size()
+        return self.tensor.stride(0) * self.tensor.element_size()
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target), every source read before any target is written."""
-        copy_blocks(self.tensor, pairs)
+        if pairs:
+            copy_blocks(self.tensor, pairs)
+            self.written(max(target for _, target in pairs))
+
+    def written(self, highest_block: int) -> None:
+        """Blocks up to this one may hold K/V from now on."""
+        self._written = max(self._written, highest_block + 1)
 
     def resize(self, num_blocks: int) -> None:
-        """Another number of blocks; the contents of blocks below both numbers stay. `tensor` is a new tensor then."""
+        """Another number of blocks; what was written in blocks below both numbers stays. `tensor` is a new tensor then."""
         if num_blocks == self.num_blocks:
             return
-        kept = min(num_blocks, self.num_blocks)
+        kept = min(num_blocks, self.num_blocks, self._written)
         resized = self._allocate(num_blocks)
         resized[:kept] = self.tensor[:kept]
         self.tensor = resized
+        self._written = kept
 
     def _allocate(self, num_blocks: int) -> torch.Tensor:
         if num_blocks < 1:

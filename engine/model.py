@@ -139,7 +139,7 @@ def _check_kind(model: PreTrainedModel, name: str) -> None:
     kinds = set(getattr(text, "layer_types", None) or ())
     unknown = kinds - {"full_attention", "sliding_attention"}
     if unknown:
-        raise ModelRefused(name, f"it has layers of the kind {', '.join(sorted(unknown))}")
+        raise ModelRefused(name, f"it has layers of the kind {', '.join(sorted(unknown))}, which keep no paged KV")
     if getattr(model, "_is_stateful", False):
         raise ModelRefused(name, "it keeps a recurrent state (state-space or hybrid layers), which has no blocks")
     if not model.can_generate():
@@ -204,7 +204,7 @@ def _probe(loaded: LoadedModel, original: str) -> None:
             batch = AttentionBatch.build([end - start], [end], [table], block_size, spec.device)
             parts.append(loaded.forward(ids[start:end], positions[start:end], batch, None).float())
     got = torch.cat(parts)
-    tolerance = 2e-3 if spec.dtype is torch.float32 else 8e-2
+    tolerance = 2e-4 if spec.dtype is torch.float32 else 8e-2
     spread = float(wanted.std()) or 1.0
     # In half precision single logits wander; what is wrong in kind is off everywhere.
     off = float((got - wanted).abs().mean()) / spread

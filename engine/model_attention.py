@@ -23,7 +23,7 @@ _HARMLESS = frozenset(
     {
         "position_ids", "cache_position", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states",
         "return_dict", "num_items_in_batch", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
-        "logits_to_keep", "layer_type", "layer_head_mask", "head_mask", "cross_attn_layer_head_mask",
+        "logits_to_keep", "output_router_logits", "layer_type", "layer_head_mask", "head_mask", "cross_attn_layer_head_mask",
     }
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from vtop.engine.errors import BadValue, ModelRefused
-from vtop.engine.model_source import ModelSource, Progress, SourceKind, no_progress, pulled_folder
+from vtop.engine.model_source import ModelSource, Progress, SourceKind, hub_reachable, no_progress, pulled_folder
 
 
 def torch_dtype(name: str, device: torch.device) -> torch.dtype | str:
@@ -31,7 +32,7 @@ def load_pretrained(
     Raises BadValue when there is nothing to load and ModelRefused when transformers cannot load it as a decoder.
     """
     progress(f"loading {source.name}", 0, None)
-    with _quiet():
+    with quiet():
         if source.kind is SourceKind.GGUF:
             model, tokenizer = load_gguf(Path(source.location), dtype)
         else:
@@ -43,6 +44,8 @@ def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
     """A GGUF file with its weights unpacked. Raises ModelRefused when transformers cannot read it."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    if importlib.util.find_spec("accelerate") is None:
+        raise ModelRefused(path.name, "transformers reads GGUF files with accelerate; pip install accelerate")
     folder, name = str(path.parent), path.name
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -63,26 +66,28 @@ def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, An
     place = source.location
     if source.kind is SourceKind.HUB and (pulled := pulled_folder(source.location)):
         place = str(pulled)
+    # what is in the hub's own cache is loaded without a network
+    local = source.kind is SourceKind.FOLDER or place != source.location or not hub_reachable()
     try:
-        config = AutoConfig.from_pretrained(place)
+        config = AutoConfig.from_pretrained(place, local_files_only=local)
     except Exception as error:
         raise _unreachable(source, error) from error
     if getattr(config, "is_encoder_decoder", False):
         raise ModelRefused(source.name, "it is an encoder-decoder; only decoders are served")
     try:
-        model = AutoModelForCausalLM.from_pretrained(place, config=config, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(place, config=config, dtype=dtype, local_files_only=local)
     except OSError as error:
         raise _unreachable(source, error) from error
     except Exception as error:
         raise ModelRefused(source.name, f"transformers cannot load it: {_one_line(error)}") from error
-    return model, _load_tokenizer(place)
+    return model, _load_tokenizer(place, local)
 
 
-def _load_tokenizer(place: str) -> Any | None:
+def _load_tokenizer(place: str, local: bool) -> Any | None:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(place)
+        return AutoTokenizer.from_pretrained(place, local_files_only=local)
     except Exception:  # absent or unreadable: served by token ids
         return None
 
@@ -99,12 +104,13 @@ def _unreachable(source: ModelSource, error: Exception) -> BadValue:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    text = " ".join(str(error).split()).split(". ")[0]
+    return f"{type(error).__name__}: {text[:160]}"
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars of transformers while loading: they would be drawn over the app."""
+def quiet() -> Iterator[None]:
+    """No progress bars of transformers meanwhile: they would be drawn over the app."""
     from transformers.utils import logging
 
     enabled = logging.is_progress_bar_enabled()

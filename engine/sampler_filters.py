@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-HEAD = 1024  # most likely tokens among which the nucleus is looked for first; a full sort is the exception
+HEADS = (64, 1024)  # numbers of likeliest tokens among which the nucleus is looked for first; sorting all is the exception
 CHUNK = 256
 
 
@@ -35,26 +35,30 @@ def filtered_weights(
 
 def _kth_largest(x: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     """[rows, 1]: each row's k-th largest value; -inf where k is 0 or beyond the vocabulary."""
-    most = int(top_k.max())
-    vocab = x.shape[1]
-    if most >= vocab:
-        most = int(torch.where(top_k < vocab, top_k, 0).max())
-        if most == 0:
-            return torch.full_like(x[:, :1], float("-inf"))
+    off = (top_k == 0) | (top_k >= x.shape[1])
+    most = int(torch.where(off, 0, top_k).max())
+    if most == 0:
+        return torch.full_like(x[:, :1], float("-inf"))
     values = x.topk(most, dim=-1).values
     kth = values.gather(1, (top_k.clamp(1, most) - 1).view(-1, 1))
-    off = (top_k == 0) | (top_k >= vocab)
     return kth.masked_fill_(off.view(-1, 1), float("-inf"))
 
 
 def _nucleus_floor(x: torch.Tensor, weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """[rows, 1]: the smallest logit of the smallest set of likeliest tokens that holds at least top_p of the weight."""
     total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    floor, enough = _nucleus_of_head(x, weights, top_p, total, min(HEAD, x.shape[1]))
-    short = torch.nonzero(~enough).view(-1)
-    if len(short):
-        floor[short] = _nucleus_of_head(x[short], weights[short], top_p[short], total[short], x.shape[1])[0]
-    return floor.masked_fill_(top_p >= 1.0, float("-inf"))
+    floor = torch.full_like(x[:, :1], float("-inf"))
+    left = torch.nonzero(top_p.view(-1) < 1.0).view(-1)
+    for count in (*HEADS, x.shape[1]):
+        if len(left) == 0:
+            break
+        count = min(count, x.shape[1])
+        every = len(left) == len(x)
+        rows = [part if every else part[left] for part in (x, weights, top_p, total)]
+        found, enough = _nucleus_of_head(*rows, count)
+        floor[left] = found
+        left = left[~enough]
+    return floor
 
 
 def _nucleus_of_head(
@@ -66,8 +70,8 @@ def _nucleus_of_head(
     sums = head.cumsum(dim=-1)
     kept = (sums - head) < top_p * total  # what lies before it is not yet enough
     last = kept.sum(dim=-1, keepdim=True).clamp_(min=1) - 1
-    enough = (sums[:, -1:] >= top_p * total) | (top_p >= 1.0) | torch.tensor(count == x.shape[1])
-    return values.gather(1, last), enough.view(-1)
+    enough = (sums[:, -1] >= (top_p * total).view(-1)) | (count == x.shape[1])
+    return values.gather(1, last), enough
 
 
 def draw(weights: torch.Tensor, u: torch.Tensor) -> list[int]:

@@ -58,9 +58,7 @@ class _Pass:
 class Scheduler:
     """Decides, and tells each decision as an event through `take_events`. Knows no model and no clock."""
 
-    def __init__(
-        self, config: EngineConfig, blocks: BlockManager, outputs: OutputProcessor, token_budget: int
-    ) -> None:
+    def __init__(self, config: EngineConfig, blocks: BlockManager, outputs: OutputProcessor, token_budget: int) -> None:
         self.config = config
         self.blocks = blocks
         self.token_budget = token_budget
@@ -295,9 +293,7 @@ class Scheduler:
                 head.first_scheduled = step.now
             self.running.add(head)
             self._told_wait = None
-            self._events.append(
-                ev.Admitted(head.request_id, head.admitted_serial, resumed, need, free, watermark)
-            )
+            self._events.append(ev.Admitted(head.request_id, head.admitted_serial, resumed, need, free, watermark))
             tokens = min(seq.num_tokens, step.left)
             whole = resumed or self.config.admission == "reserve-full-prompt"
             self._grow(seq, seq.num_tokens if whole else tokens)
@@ -319,9 +315,7 @@ class Scheduler:
         )
         return need, growth
 
-    def _why_not(
-        self, step: _Pass, head: Request, need: int, growth: int, watermark: int
-    ) -> ev.WaitReason | None:
+    def _why_not(self, step: _Pass, head: Request, need: int, growth: int, watermark: int) -> ev.WaitReason | None:
         """Why the head of the queue cannot be admitted now; None when it can."""
         if step.victim is not None:
             return ev.AfterPreemption(step.victim.request_id)
@@ -337,9 +331,7 @@ class Scheduler:
 
     # --- changes of state, each told where it happens ------------------------------------------------------------
 
-    def _preempt(
-        self, victim: Request, needy: Request, cause: ev.PreemptCause, step: _Pass | None
-    ) -> None:
+    def _preempt(self, victim: Request, needy: Request, cause: ev.PreemptCause, step: _Pass | None) -> None:
         pool = self.blocks.pool
         used_before = pool.used
         lost = sum(seq.num_computed for seq in victim.sequences)
@@ -349,9 +341,7 @@ class Scheduler:
         self.running.remove(victim)
         self._told_skipped.discard(victim)
         key = victim.key
-        for seq, freed in zip(
-            victim.sequences, self.preemption_mode.preempt(victim, self.blocks), strict=True
-        ):
+        for seq, freed in zip(victim.sequences, self.preemption_mode.preempt(victim, self.blocks), strict=True):
             self._tell_freed(seq, freed)
         victim.status = RequestStatus.WAITING
         victim.preemptions += 1

@@ -52,9 +52,7 @@ class TextOutput:
             if params.logprobs is not None:
                 samples[-1].logprobs = []
                 samples[-1].cumulative_logprob = 0.0
-            detokenizers.append(
-                Detokenizer(self._tokenizer, params.skip_special_tokens) if with_text else None
-            )
+            detokenizers.append(Detokenizer(self._tokenizer, params.skip_special_tokens) if with_text else None)
             stops.append(StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None)
         output = RequestOutput(
             request.request_id,
@@ -113,9 +111,7 @@ class TextOutput:
             shown = shown or rest
         return shown
 
-    def add_prompt_logprobs(
-        self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]
-    ) -> None:
+    def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
         """Log-probabilities of prompt tokens at their positions. A position told again is the same: it is kept."""
         known = self._open[seq.request].output.prompt_logprobs
         if known is not None:

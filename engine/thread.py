@@ -245,7 +245,9 @@ class EngineThread:
         started = time.monotonic()
         engine.step()
         if self._interval:
-            self._next_step = max(self._next_step + self._interval, started)
+            # keep the beat through small delays, start a new one after a long one
+            late = started - self._next_step
+            self._next_step = (self._next_step if late < self._interval else started) + self._interval
         if self._steps_left is not None and engine.last_step_ran:
             self._steps_left -= 1
             if self._steps_left <= 0:

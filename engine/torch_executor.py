@@ -60,6 +60,7 @@ class TorchExecutor:
             if not plan.chunks:
                 return StepOutput([])
             ids, positions, batch = self._inputs(plan.chunks)
+            self.cache.written(int(batch.slots.max()) // self.block_size)
             rows = _Rows(plan.chunks, batch)
             index = rows.index(self.model.spec.device)
             prepared = perf_counter()

@@ -151,8 +151,11 @@ def allocate_cache(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> torch.Tensor:
-    """A cache of zeros, [num_blocks, layers, 2, kv_heads, block_size, head_dim]."""
-    return torch.zeros(num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim, dtype=dtype, device=device)
+    """A cache of undefined contents, [num_blocks, layers, 2, kv_heads, block_size, head_dim].
+
+    Not zeroed: on CPU that would take the memory of the whole pool, and seconds, before the first token is written.
+    """
+    return torch.empty(num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim, dtype=dtype, device=device)
 
 
 def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:

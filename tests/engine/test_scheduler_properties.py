@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vtop_support.engines import AuditedEngine
-from vtop_support.stub import expected_output
 
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
+from vtop_support.engines import AuditedEngine
+from vtop_support.stub import expected_output
 
 OPTIONS = st.fixed_dictionaries(
     {

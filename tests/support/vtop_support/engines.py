@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vtop_support.stub import StubExecutor
-
 from vtop.engine import events as ev
 from vtop.engine.clock import ManualClock
 from vtop.engine.config import EngineConfig
@@ -16,6 +14,7 @@ from vtop.engine.facts import EngineFacts
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import SamplingParams
 from vtop.engine.state import EngineState
+from vtop_support.stub import StubExecutor
 
 
 class AuditedEngine:

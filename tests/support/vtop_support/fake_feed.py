@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
 from vtop.engine.thread import ThreadState, ThreadStatus
-
 from vtop_support.toy_engine import ToyEngine
 
 
@@ -21,6 +21,7 @@ class FakeFeed:
         self.frames: deque[ev.Frame] = deque()
         self.meta: ev.Meta | None = None
         self.status = ThreadStatus(ThreadState.LOADING, "weights", 3, 10)
+        self.started = False
         self.closed = False
         self.paused = False
         self.engine.on_frame(self.frames.append)
@@ -33,6 +34,9 @@ class FakeFeed:
 
     def fail(self, error: str, trace: str = "") -> None:
         self.status = ThreadStatus(ThreadState.FAILED, error=error, trace=trace)
+
+    def start(self) -> None:
+        self.started = True
 
     @property
     def pending(self) -> int:
@@ -52,7 +56,7 @@ class FakeFeed:
         engine = self.engine
         match command:
             case cmd.AddRequest():
-                try:
+                with contextlib.suppress(BadValue):
                     engine.add_request(
                         command.request_id,
                         command.prompt if isinstance(command.prompt, str) else list(command.prompt),
@@ -60,8 +64,6 @@ class FakeFeed:
                         priority=command.priority,
                         group=command.group,
                     )
-                except BadValue:
-                    pass
             case cmd.AbortRequest(request_id):
                 engine.abort_request(request_id)
             case cmd.Pause():

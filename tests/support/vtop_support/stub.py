@@ -65,7 +65,9 @@ class StubExecutor:
             assert chunk.start + chunk.num_tokens <= chunk.sequence.num_tokens
             for position in range(chunk.start, chunk.start + chunk.num_tokens):
                 self.slots[self._slot(chunk.sequence.blocks, position)] = chunk.sequence.token_ids[position]
-        return StepOutput([self._sample(c.sequence.blocks, c.start + c.num_tokens) if c.sample else None for c in plan.chunks])
+        return StepOutput(
+            [self._sample(c.sequence.blocks, c.start + c.num_tokens) if c.sample else None for c in plan.chunks]
+        )
 
     def _slot(self, blocks: list[int], position: int) -> tuple[int, int]:
         block = blocks[position // self.block_size]

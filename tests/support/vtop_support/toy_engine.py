@@ -15,7 +15,7 @@ from vtop.engine.clock import Clock, ManualClock
 from vtop.engine.errors import BadValue
 from vtop.engine.request import SamplingParams
 
-WORDS = "the cat sat on a mat and saw the moon rise over quiet hills while rain fell softly".split()
+WORDS = "the cat sat on a mat and saw the moon rise over quiet hills while rain fell softly".split()  # noqa: SIM905
 
 
 def toy_meta(num_blocks: int = 64, block_size: int = 16) -> ev.Meta:

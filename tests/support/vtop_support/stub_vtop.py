@@ -1,0 +1,97 @@
+"""The whole program with a ToyEngine in place of the model: `python stub_vtop.py [options]` in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+import warnings
+
+import msgspec
+
+from vtop.app.burst import Lengths
+from vtop.app.injector import Burst, Injector
+from vtop.app.live_feed import LiveFeed
+from vtop.app.options import AppConfig
+from vtop.app.run_app import run_app
+from vtop.engine.clock import MonotonicClock
+from vtop.engine.request import SamplingParams
+from vtop.engine.thread import EngineThread, Progress
+from vtop_support.toy_engine import ToyEngine
+
+_early_handler = logging.StreamHandler()  # holds the stderr of before the start
+
+
+def _noise() -> None:
+    print("NOISE print")
+    print("NOISE stderr", file=sys.stderr)
+    os.write(2, b"NOISE fd 2\n")
+    os.write(1, b"NOISE fd 1\n")
+    warnings.warn("NOISE warning", stacklevel=1)
+    logger = logging.getLogger("noise")
+    logger.addHandler(_early_handler)
+    logger.warning("NOISE logging")
+    from tqdm import tqdm
+
+    for _ in tqdm(range(3), desc="NOISE tqdm"):
+        pass
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--step-seconds", type=float, default=0.01)
+    parser.add_argument("--slow-at", type=int, default=-1)
+    parser.add_argument("--load-seconds", type=float, default=0.0)
+    parser.add_argument("--fail-load", action="store_true")
+    parser.add_argument("--fail-at", type=int, default=-1)
+    parser.add_argument("--crash-app", action="store_true")
+    parser.add_argument("--noise-at", type=int, default=-1)
+    parser.add_argument("--blocks", type=int, default=120)
+    parser.add_argument("--requests", type=int, default=30)
+    parser.add_argument("--max-tokens", type=int, default=400)
+    arguments = parser.parse_args()
+
+    def build(progress: Progress) -> ToyEngine:
+        until = time.monotonic() + arguments.load_seconds
+        done = 0
+        while time.monotonic() < until:
+            progress("weights", done, 100)
+            done = min(100, done + 1)
+            time.sleep(0.05)
+        if arguments.fail_load:
+            raise OSError("no such weights")
+        engine = ToyEngine(arguments.blocks, clock=MonotonicClock())
+        engine.meta = msgspec.structs.replace(engine.meta, engine_time=engine.clock.now())
+
+        def before_step(number: int) -> None:
+            time.sleep(10 if number == arguments.slow_at else arguments.step_seconds)
+            if number == arguments.fail_at:
+                raise RuntimeError("the [stub] engine broke")
+            if number == arguments.noise_at:
+                _noise()
+
+        engine.before_step = before_step
+        return engine
+
+    def make_feed() -> LiveFeed:
+        if arguments.crash_app:
+            from vtop.app.main import VtopApp
+
+            def crash(app: object) -> None:
+                raise ZeroDivisionError("the screen broke")
+
+            VtopApp._look_at_stray = lambda self, now: crash(self)  # type: ignore[method-assign]
+        feed = LiveFeed(EngineThread(build))  # type: ignore[arg-type]
+        params = SamplingParams(max_tokens=arguments.max_tokens)
+        if arguments.requests:
+            for command in Injector(params).burst(Burst(arguments.requests, Lengths.MIXED, 48, 1, params)):
+                feed.send(command)
+        return feed
+
+    return run_app(make_feed, AppConfig(), model="toy")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
