@@ -42,7 +42,10 @@ def audit(scheduler: Scheduler, blocks: BlockManager, requests: Mapping[str, Req
     _expect(
         found, "reference counts", state.ref_count.tolist(), list(map(blocks.pool.ref_count, range(blocks.pool.total)))
     )
-    _expect(found, "unowned blocks", int((state.owner == FREE).sum()), blocks.pool.free)
+    hashed = [block in blocks.pool.index for block in range(blocks.pool.total)]
+    _expect(found, "blocks with content", state.hashed.tolist(), hashed)
+    _expect(found, "cached blocks", state.cached, blocks.pool.cached)
+    _expect(found, "unowned blocks", int((state.owner == FREE).sum()), blocks.pool.available)
     _expect(found, "waiting", [v.id for v in state.waiting_order()], [r.request_id for r in waiting])
     _expect(found, "running", [v.id for v in state.running_order()], [r.request_id for r in running])
     for request in waiting + running:

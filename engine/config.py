@@ -42,6 +42,8 @@ class EngineConfig:
     gpu_memory_utilization: float = _option(0.9, "share of GPU memory for weights, activations and KV")
     kv_cache_memory: float | None = _option(None, "GiB for the KV pool on cpu (default: 25 % of free RAM, at most 4)")
 
+    enable_prefix_caching: bool = _option(True, "begin prompts with blocks that earlier ones of the same beginning left")
+
     max_model_len: int | None = _option(None, "longest prompt + output in tokens (default: the model's own limit)")
     max_num_seqs: int = _option(64, "most sequences that run at once")
     max_num_batched_tokens: int | None = _option(

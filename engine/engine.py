@@ -57,7 +57,9 @@ class LLMEngine:
         self.clock = clock or MonotonicClock()
         self.max_model_len = min(self.facts.max_model_len, self.config.max_model_len or self.facts.max_model_len)
         self._texts = TextOutput(tokenizer, executor.eos_token_ids, self.clock)
-        self._blocks = BlockManager(executor.num_blocks, self.config.block_size)
+        self._blocks = BlockManager(
+            executor.num_blocks, self.config.block_size, prefix_caching=self.config.enable_prefix_caching
+        )
         self._scheduler = Scheduler(
             self.config, self._blocks, self._texts, self.config.token_budget(self.max_model_len)
         )
@@ -113,6 +115,7 @@ class LLMEngine:
         *,
         priority: int | None = 0,
         group: str = "default",
+        cache_salt: str = "",
         timeout: float | None = None,
         arrival_time: float | None = None,
     ) -> None:
@@ -150,6 +153,7 @@ class LLMEngine:
             prompt=text,
             priority=priority or 0,
             group=group,
+            cache_salt=cache_salt,
             deadline=None if timeout is None else arrival + timeout,
         )
         self._requests[request_id] = request
@@ -265,6 +269,10 @@ class LLMEngine:
             self.executor.resize(num_blocks)
         except (MemoryError, RuntimeError) as error:
             raise BadValue("num_blocks", num_blocks, f"give fewer blocks ({error})") from error
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached content; requests that run keep their blocks. Returns blocks forgotten."""
+        return self._scheduler.reset_prefix_cache()
 
     def on_frame(self, listener: Callable[[ev.Frame], None]) -> None:
         """Call `listener` with every Frame from now on, in this thread. One that raises is dropped, and told."""

@@ -171,6 +171,49 @@ class BlocksFreed(Event, frozen=True, tag="blocks-freed"):
     seq: int = 0
 
 
+class PrefixLookup(Event, frozen=True, tag="prefix-lookup"):
+    """At admission `tokens` tokens were looked up in the prefix cache; the first `hit` of them need not be computed.
+
+    `blocks` are taken over from others. `resumed` lookups mostly find the request's own blocks and count apart.
+    """
+
+    id: str
+    tokens: int
+    hit: int
+    blocks: int
+    resumed: bool
+
+
+class Cached(Event, frozen=True, tag="cached"):
+    """Blocks of a sequence are full and written: from now on they can be hit, even after nobody holds them."""
+
+    id: str
+    blocks: list[int]
+    seq: int = 0
+
+
+class Evicted(Event, frozen=True, tag="evicted"):
+    """Cached blocks were handed out for something else, or went away: their content can no longer be hit."""
+
+    blocks: list[int]
+
+
+class CacheReset(Event, frozen=True, tag="cache-reset"):
+    """All content was forgotten; held blocks stay held."""
+
+    blocks: int
+
+
+class CopiedOnWrite(Event, frozen=True, tag="copied-on-write"):
+    """Entry `logical` of a sequence's table was shared and is now `target`, a copy of `source`."""
+
+    id: str
+    source: int
+    target: int
+    logical: int
+    seq: int = 0
+
+
 class Scheduled(Event, frozen=True, tag="scheduled"):
     """What the step computes, in batch order: `tokens[i]` tokens for sequence `seqs[i]` of request `ids[i]`.
 
@@ -295,6 +338,11 @@ AnyEvent = (
     | Skipped
     | BlocksTaken
     | BlocksFreed
+    | PrefixLookup
+    | Cached
+    | Evicted
+    | CacheReset
+    | CopiedOnWrite
     | Scheduled
     | Preempted
     | Tokens

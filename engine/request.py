@@ -139,12 +139,18 @@ class Sequence:
     token_ids: list[int]
     prompt_len: int
     num_computed: int = 0
+    num_indexed: int = 0  # blocks, from the first, whose content was offered to the prefix index
     blocks: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def salt(self) -> str:
+        """Only sequences of equal salt share cached blocks."""
+        return self.request.cache_salt
 
     @property
     def num_output(self) -> int:
@@ -179,6 +185,7 @@ class Request:
     prompt: str | None = None
     priority: int = 0
     group: str = "default"
+    cache_salt: str = ""
     deadline: float | None = None  # engine time after which the request is timed out
     status: RequestStatus = RequestStatus.WAITING
     key: tuple[float, ...] = ()
@@ -215,6 +222,7 @@ def new_request(
     prompt: str | None = None,
     priority: int = 0,
     group: str = "default",
+    cache_salt: str = "",
     deadline: float | None = None,
 ) -> Request:
     """A waiting request with one sequence."""
@@ -229,6 +237,7 @@ def new_request(
         prompt=prompt,
         priority=priority,
         group=group,
+        cache_salt=cache_salt,
         deadline=deadline,
     )
     request.sequences.append(Sequence(request, 0, list(prompt_token_ids), len(prompt_token_ids)))

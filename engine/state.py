@@ -142,11 +142,17 @@ class Totals:
     peak_used: int = 0
     steps: int = 0
     failures: int = 0
+    looked_up_tokens: int = 0  # by first admissions; each counts once
+    hit_tokens: int = 0
+    resumed_hit_tokens: int = 0  # found again after a preemption
+    evictions: int = 0  # blocks
+    copies: int = 0  # on write
 
 
 class EngineState:
     """Fold of Frames.
 
+    `hashed` marks blocks whose content can be hit; cached ones are those that nobody holds.
     `ref_count` and `owner` are int32 arrays with one entry per block of the device pool: how many table entries hold
     it, and the `number` of the request that took it last (FREE when nobody holds it).
     `waiting` maps id to view; `running` is in policy order (by key). Finished requests are kept up to a bound.
@@ -157,6 +163,7 @@ class EngineState:
         self.block_size = meta.block_size
         self.ref_count: npt.NDArray[np.int32] = np.zeros(meta.num_blocks, np.int32)
         self.owner: npt.NDArray[np.int32] = np.full(meta.num_blocks, FREE, np.int32)
+        self.hashed: npt.NDArray[np.bool_] = np.zeros(meta.num_blocks, np.bool_)  # content can be hit
         self.used = 0
         self.requests: dict[str, RequestView] = {}  # alive ones
         self.waiting: dict[str, RequestView] = {}
@@ -182,7 +189,13 @@ class EngineState:
         return len(self.ref_count)
 
     @property
+    def cached(self) -> int:
+        """Blocks that nobody holds and whose content can be hit."""
+        return int(np.count_nonzero(self.hashed & (self.ref_count == 0)))
+
+    @property
     def free(self) -> int:
+        """Blocks that can be handed out: without content, or cached."""
         return self.num_blocks - self.used
 
     def waiting_order(self) -> list[RequestView]:
@@ -282,20 +295,52 @@ class EngineState:
         view = self.requests[e.id]
         view.sequences[e.seq].blocks.extend(e.blocks)
         for block in e.blocks:
-            if self.ref_count[block] == 0:
-                self.used += 1
-            self.ref_count[block] += 1
-            self.owner[block] = view.number
+            self._hold(view, block)
 
     def _blocks_freed(self, e: ev.BlocksFreed) -> None:
         seq = self.requests[e.id].sequences[e.seq]
         seq.blocks.clear()
         seq.num_computed = 0
         for block in e.blocks:
-            self.ref_count[block] -= 1
-            if self.ref_count[block] == 0:
-                self.used -= 1
-                self.owner[block] = FREE
+            self._let_go(block)
+
+    def _prefix_lookup(self, e: ev.PrefixLookup) -> None:
+        self.requests[e.id].sequences[0].num_computed = e.hit
+        totals = self.totals
+        if e.resumed:
+            totals.resumed_hit_tokens += e.hit
+        else:
+            totals.looked_up_tokens += e.tokens
+            totals.hit_tokens += e.hit
+
+    def _cached(self, e: ev.Cached) -> None:
+        self.hashed[e.blocks] = True
+
+    def _evicted(self, e: ev.Evicted) -> None:
+        self.hashed[e.blocks] = False
+        self.totals.evictions += len(e.blocks)
+
+    def _cache_reset(self, e: ev.CacheReset) -> None:
+        self.hashed[:] = False
+
+    def _copied_on_write(self, e: ev.CopiedOnWrite) -> None:
+        view = self.requests[e.id]
+        view.sequences[e.seq].blocks[e.logical] = e.target
+        self._hold(view, e.target)
+        self._let_go(e.source)
+        self.totals.copies += 1
+
+    def _hold(self, view: RequestView, block: int) -> None:
+        if self.ref_count[block] == 0:
+            self.used += 1
+        self.ref_count[block] += 1
+        self.owner[block] = view.number
+
+    def _let_go(self, block: int) -> None:
+        self.ref_count[block] -= 1
+        if self.ref_count[block] == 0:
+            self.used -= 1
+            self.owner[block] = FREE
 
     def _scheduled(self, e: ev.Scheduled) -> None:
         step = self.last_step
@@ -367,9 +412,11 @@ class EngineState:
 
     def _pool_resized(self, e: ev.PoolResized) -> None:
         keep = min(e.before, e.after)
-        ref_count, owner = self.ref_count, self.owner
+        ref_count, owner, hashed = self.ref_count, self.owner, self.hashed
         self.ref_count = np.zeros(e.after, np.int32)
         self.owner = np.full(e.after, FREE, np.int32)
+        self.hashed = np.zeros(e.after, np.bool_)
+        self.hashed[:keep] = hashed[:keep]
         self.ref_count[:keep] = ref_count[:keep]
         self.owner[:keep] = owner[:keep]
 
@@ -397,6 +444,11 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.Skipped: EngineState._skipped,
     ev.BlocksTaken: EngineState._blocks_taken,
     ev.BlocksFreed: EngineState._blocks_freed,
+    ev.PrefixLookup: EngineState._prefix_lookup,
+    ev.Cached: EngineState._cached,
+    ev.Evicted: EngineState._evicted,
+    ev.CacheReset: EngineState._cache_reset,
+    ev.CopiedOnWrite: EngineState._copied_on_write,
     ev.Scheduled: EngineState._scheduled,
     ev.Preempted: EngineState._preempted,
     ev.Tokens: EngineState._tokens,

@@ -41,7 +41,7 @@ def test_frees_tail_first_so_that_a_prefix_is_reused_last() -> None:
     manager, seq = BlockManager(4, 4), sequence()
     manager.grow(seq, 12)
     assert manager.free(seq) == [2, 1, 0]
-    assert list(manager.pool.free_order()) == [3, 2, 1, 0]
+    assert list(manager.pool.hand_out_order()) == [3, 2, 1, 0]
 
 
 def test_queries_change_nothing() -> None:

@@ -60,6 +60,10 @@ class StubExecutor:
         if self.calls in self.fail_at:
             raise RuntimeError("injected fault")
         self.plans.append([(c.sequence.request.request_id, c.start, c.num_tokens) for c in plan.chunks])
+        for source, target in plan.copies:
+            for offset in range(self.block_size):
+                if (source, offset) in self.slots:
+                    self.slots[target, offset] = self.slots[source, offset]
         for chunk in plan.chunks:
             assert chunk.num_tokens >= 1, "a chunk without work"
             assert chunk.start + chunk.num_tokens <= chunk.sequence.num_tokens
