@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from rich.color import Color as RichColor
+from rich.color import ColorSystem
 from rich.style import Style
 from textual.color import Color, ColorParseError
 
@@ -25,6 +27,7 @@ _ANSI_OWNERS: Final = (
     "bright_cyan", "bright_yellow", "bright_green", "bright_magenta", "blue", "bright_red",
 )  # fmt: skip
 _AGE_STEPS: Final = 10
+_NAMES: Final = ("foreground", "primary", "accent", "success", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,14 @@ class Palette:
     def owner(self, number: int) -> Style:
         return self.owners[number % OWNERS]
 
+    def fade(self, style: Style, amount: float) -> Style:
+        """`style` moved towards the background; the terminal's own colours stay as they are."""
+        color, background = style.color, self.base.bgcolor
+        if color is None or background is None or color.triplet is None or background.triplet is None:
+            return style
+        faded = Color(*color.triplet).blend(Color(*background.triplet), amount, alpha=1.0)
+        return Style(color=faded.rich_color, bgcolor=background)
+
 
 def contrast(a: Color, b: Color) -> float:
     """Contrast ratio of two colours, 1 to 21."""
@@ -68,11 +79,22 @@ def contrast(a: Color, b: Color) -> float:
 def legible(color: Color, background: Color, ratio: float = 4.5) -> Color:
     """`color`, moved towards white or black until it stands out from `background`."""
     goal = Color(255, 255, 255) if background.brightness < 0.5 else Color(0, 0, 0)
-    for step in range(0, 11):
+    for step in range(11):
         moved = color.blend(goal, step / 10, alpha=1.0)
         if contrast(moved, background) >= ratio:
             return moved
     return goal
+
+
+def _apart(color: Color, background: Color) -> Color:
+    """`color`, moved on until a terminal of 16 colours does not take it for the background."""
+    taken = background.rich_color.downgrade(ColorSystem.STANDARD).number
+    goal = Color(255, 255, 255) if background.brightness < 0.5 else Color(0, 0, 0)
+    for _ in range(10):
+        if color.rich_color.downgrade(ColorSystem.STANDARD).number != taken:
+            break
+        color = color.blend(goal, 0.15, alpha=1.0)
+    return color
 
 
 def _style(fg: Color, bg: Color, bold: bool = False) -> Style:
@@ -81,16 +103,21 @@ def _style(fg: Color, bg: Color, bold: bool = False) -> Style:
 
 def make_palette(variables: Mapping[str, str], background: Color, ansi: bool) -> Palette:
     """The palette for the theme variables of the app and the background that the widget stands on."""
-    return _ansi_palette() if ansi else _true_palette(variables, background)
+    if ansi:
+        return _ansi_palette()
+    names = (*_NAMES, *(f"vtop-owner-{number}" for number in range(1, OWNERS + 1)))
+    wanted = tuple((name, variables[name]) for name in names if variables.get(name))
+    return _true_palette(wanted, Color(background.r, background.g, background.b))
 
 
-def _true_palette(variables: Mapping[str, str], background: Color) -> Palette:
-    bg = Color(background.r, background.g, background.b)
+@lru_cache(maxsize=16)  # nine widgets ask whenever the focus moves; few themes and backgrounds are in use
+def _true_palette(wanted: tuple[tuple[str, str], ...], bg: Color) -> Palette:
+    variables = dict(wanted)
     dark = bg.brightness < 0.5
 
     def named(name: str, default: str) -> Color:
         try:
-            color = Color.parse(variables.get(name) or default)
+            color = Color.parse(variables.get(name, default))
         except ColorParseError:
             color = Color.parse(default)
         return Color.parse(default) if color.ansi is not None else (bg + color if color.a < 1 else color)
@@ -116,7 +143,7 @@ def _true_palette(variables: Mapping[str, str], background: Color) -> Palette:
         base=_style(fg, bg),
         strong=_style(legible(fg, bg, 9.0), bg, bold=True),
         muted=_style(legible(bg.blend(fg, 0.62, alpha=1.0), bg, 4.5), bg),
-        faint=_style(legible(bg.blend(fg, 0.34, alpha=1.0), bg, 2.2), bg),
+        faint=_style(_apart(legible(bg.blend(fg, 0.34, alpha=1.0), bg, 2.2), bg), bg),
         accent=_style(accent, bg),
         good=_style(legible(named("success", "#4ebf71"), bg), bg),
         warn=_style(legible(named("warning", "#e8b339"), bg), bg),
@@ -133,12 +160,19 @@ def _true_palette(variables: Mapping[str, str], background: Color) -> Palette:
     )
 
 
+@lru_cache(maxsize=1)
 def _ansi_palette() -> Palette:
     """Only what the terminal itself calls its colours: nothing is blended, brightness comes from bold and dim."""
     default = RichColor.default()
 
-    def plain(name: str = "default", **attributes: bool) -> Style:
-        return Style(color=name, bgcolor=default, **attributes)
+    def plain(
+        name: str = "default",
+        bold: bool | None = None,
+        dim: bool | None = None,
+        underline: bool | None = None,
+        reverse: bool | None = None,
+    ) -> Style:
+        return Style(color=name, bgcolor=default, bold=bold, dim=dim, underline=underline, reverse=reverse)
 
     owners = tuple(plain(name) for name in _ANSI_OWNERS)
     return Palette(
@@ -154,7 +188,7 @@ def _ansi_palette() -> Palette:
         alarm=plain("red", bold=True),
         title=plain(bold=True),
         title_focus=plain("cyan", bold=True, underline=True),
-        row_bg=Style(reverse=True),
+        row_bg=Style(color="default", reverse=True, bold=True, dim=False),
         cursor=Style(reverse=True, bold=True, underline=True),
         owners=owners,
         tiles=owners,

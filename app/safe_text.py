@@ -46,8 +46,8 @@ _ASCII_CONTROLS: Final[Mapping[int, str]] = MappingProxyType(
     {code: f"^{chr(code ^ 0x40)}" for code in (*range(0x20), 0x7F)}
 )
 # Three marks on one letter are language, thirty are an attack on the lines above and below.
-_STACKED: Final = re.compile(r"([\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]{3})"
-                             r"[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]+")  # fmt: skip
+_MARKS: Final = r"[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
+_STACKED: Final = re.compile(rf"({_MARKS}{{3}}){_MARKS}+")
 
 
 def clean(text: str, *, ascii: bool = False) -> str:
@@ -59,6 +59,8 @@ def clean(text: str, *, ascii: bool = False) -> str:
     if ascii:
         return text.translate(_ASCII_CONTROLS).encode("ascii", "backslashreplace").decode("ascii")
     text = _STACKED.sub(r"\1", text.translate(_VISIBLE))
+    if not text.isprintable():  # odd spaces, private use, characters newer than the tables
+        text = "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
     # A mark without a letter would land on whatever stands before it on the screen.
     return f" {text}" if text and cell_len(text[0]) == 0 else text
 

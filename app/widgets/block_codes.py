@@ -22,7 +22,7 @@ OUTSIDE, EMPTY, FREED, OWNER, USED, OPEN, SHARED, AGE, REFS = (n << 20 for n in 
 KIND: Final = 0xF << 20
 # flags
 LIT, DIM, MARKED = 1 << 24, 1 << 25, 1 << 26
-# value: how full an aggregate cell is (0: the cell is one block), and a number
+# value: how full the cell is (0: one block, and full), and a number
 LEVEL_SHIFT: Final = 10
 NUMBER: Final = (1 << LEVEL_SHIFT) - 1
 OWNER_CYCLE: Final = 62 * 6  # letters and colours of owners come round together
@@ -78,17 +78,23 @@ def bucket(age: Ints) -> Ints:
     return np.minimum(exponent, AGES - 1).astype(np.int32)
 
 
-def open_blocks(requests: Iterable[RequestView], block_size: int) -> list[int]:
-    """Blocks that are held and not full of computed tokens."""
-    found: list[int] = []
+def open_blocks(requests: Iterable[RequestView], block_size: int) -> tuple[list[int], list[int]]:
+    """Blocks that are held and not full, and the level of each: 1 for nearly nothing, 7 for nearly full."""
+    blocks: list[int] = []
+    levels: list[int] = []
     for request in requests:
         for seq in request.sequences:
-            found.extend(seq.blocks[seq.num_computed // block_size :])
-    return found
+            computed = seq.num_computed
+            first = computed // block_size
+            for logical, block in enumerate(seq.blocks[first:], first):
+                filled = max(0, computed - logical * block_size)
+                blocks.append(block)
+                levels.append(max(1, filled * LEVELS // block_size))
+    return blocks, levels
 
 
 def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints:
-    """One code per block."""
+    """One code per block. The level tells how full it is; 0 means full."""
     owner, ref = state.owner, state.ref_count
     free = owner == FREE
     codes: Ints
@@ -96,8 +102,6 @@ def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints
         codes = OWNER + owner % OWNER_CYCLE
     elif colouring == "state":
         codes = np.where(ref > 1, SHARED, USED).astype(np.int32)
-        waiting_for_tokens = [b for b in open_blocks(state.running.values(), state.block_size) if ref[b] == 1]
-        codes[waiting_for_tokens] = OPEN
     elif colouring == "age":
         codes = AGE + watch.ages(state.step)
     else:
@@ -105,6 +109,13 @@ def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints
     codes[free] = EMPTY
     if colouring == "state":
         codes[free & (watch.freed == state.step)] = FREED
+    if colouring in ("owner", "state"):
+        found, levels = open_blocks(state.running.values(), state.block_size)
+        blocks, level = np.array(found, np.intp), np.array(levels, np.int32) << LEVEL_SHIFT
+        alone = ref[blocks] == 1  # a shared block is as full as its fullest holder made it
+        if colouring == "state":
+            codes[blocks[alone]] = OPEN
+        codes[blocks[alone]] |= level[alone]
     return codes.astype(np.int32, copy=False)
 
 
@@ -154,7 +165,8 @@ class Aggregate:
         else:
             codes = REFS + level + np.minimum(self.refs, NUMBER)
         codes[used == 0] = EMPTY
-        return codes.astype(np.int32, copy=False)
+        out: Ints = codes.astype(np.int32, copy=False)
+        return out
 
 
 def blocks_of(request: RequestView | None) -> Index:

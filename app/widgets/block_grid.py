@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 GUTTER_FROM = 40  # columns: narrower maps have no block numbers at the left
 WIDEST_CELL = 3
+TILE_MARGIN = 2  # columns left of tiles, which carry their own numbers
+# Columns and rows of a tile with the gap to its neighbours, largest first.
+TILES = ((9, 3), (7, 3), (7, 2), (5, 2), (4, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`columns` x `rows` cells of `cell_width` columns, each for `per_cell` blocks, right of a gutter."""
+    """`columns` x `rows` cells, each for `per_cell` blocks and `cell_width` x `cell_height` on the screen."""
 
     blocks: int
     per_cell: int
@@ -18,30 +21,40 @@ class Grid:
     rows: int
     cell_width: int
     gutter: int
+    cell_height: int = 1
 
     @property
-    def cells(self) -> int:
-        return -(-self.blocks // self.per_cell)
+    def tiles(self) -> bool:
+        """Cells are big enough for a number and a bar."""
+        return self.cell_height > 1
 
     def block_at(self, x: int, y: int) -> int | None:
         """The first block of the cell at a screen position inside the map."""
-        column = (x - self.gutter) // self.cell_width
-        if x < self.gutter or column >= self.columns or not 0 <= y < self.rows:
+        column, row = (x - self.gutter) // self.cell_width, y // self.cell_height
+        if x < self.gutter or column >= self.columns or not 0 <= row < self.rows:
             return None
-        block = (y * self.columns + column) * self.per_cell
+        block = (row * self.columns + column) * self.per_cell
         return block if block < self.blocks else None
 
     def row_of(self, block: int) -> int:
-        return block // self.per_cell // self.columns
+        """First screen row of the cell of a block."""
+        return block // self.per_cell // self.columns * self.cell_height
 
 
 def make_grid(blocks: int, width: int, height: int, letters: bool) -> Grid:
-    """The widest cells with which every block has its own; else so many blocks a cell that all fit.
+    """The largest cells with which every block has its own; else so many blocks a cell that all fit.
 
-    Columns are a multiple of 8 when there is room, so that the numbers in the gutter are round.
+    Columns are a multiple of 8 (tiles: 4) when there is room, so that the numbers at the left are round.
     `letters`: cells that stand for several blocks get a second column, for the owner's letter.
     """
     blocks, width, height = max(1, blocks), max(1, width), max(1, height)
+    for tile_width, tile_height in TILES:
+        most = (width - TILE_MARGIN) // tile_width
+        if most < 2 or len(str(blocks - 1)) > tile_width - 2:
+            continue
+        for across in (most - most % 4, most):
+            if across and -(-blocks // across) * tile_height <= height:
+                return Grid(blocks, 1, across, -(-blocks // across), tile_width, TILE_MARGIN, tile_height)
     gutter = len(str(blocks - 1)) + 1 if width >= GUTTER_FROM else 0
     room = width - gutter
 

@@ -11,36 +11,36 @@ from vtop.app.widgets import block_codes as bc
 Look = tuple[str, Style]
 
 
-class Looks:
-    """Looks up codes, and keeps what it found: a few hundred codes make up any map."""
+class Looks(dict[int, Look]):
+    """Code to look, filled as codes come up: a few hundred make up any map. A dict, because every cell asks it."""
 
-    def __init__(self, palette: Palette, ascii: bool, cell_width: int) -> None:
+    def __init__(self, palette: Palette, ascii: bool, cell_width: int, aggregate: bool) -> None:
+        super().__init__()
         self._palette = palette
         self.ascii = ascii
         self._glyphs: Glyphs = glyphs(ascii)
         self._width = cell_width
-        self._known: dict[int, Look] = {}
+        self._aggregate = aggregate
 
-    def __getitem__(self, code: int) -> Look:
-        look = self._known.get(code)
-        if look is None:
-            look = self._known[code] = self._make(code)
+    def __missing__(self, code: int) -> Look:
+        look = self[code] = self._make(code)
         return look
 
     def _make(self, code: int) -> Look:
         palette, g = self._palette, self._glyphs
         kind, number, level = code & bc.KIND, code & bc.NUMBER, (code >> bc.LEVEL_SHIFT) & 0xF
-        symbol, style = self._plain(kind, number, level)
+        text, style = self._plain(kind, number)
         if code & bc.DIM and kind not in (bc.EMPTY, bc.OUTSIDE):
             style = palette.faint
         if code & bc.LIT:
             colour = number % OWNERS if kind == bc.OWNER and number != bc.MIXED else 0
             # Reversed bars would read as the opposite level, so an aggregate is lit by weight.
-            style = palette.owners[colour] + Style(bold=True) if level else palette.lit[colour]
-        text = symbol
-        if level:
+            style = palette.owners[colour] + Style(bold=True) if self._aggregate else palette.lit[colour]
+        if level and self._aggregate:
             second = letter(number) if kind == bc.OWNER and number != bc.MIXED else " "
             text = g.fill[level - 1] + (second if self._width > 1 else "")
+        elif level and self._width > 1:
+            text += g.fill[level - 1]
         if code & bc.MARKED:
             style = palette.cursor
             text = text[0] + g.cursor if self._width > 1 else text
@@ -48,8 +48,8 @@ class Looks:
             text = f" {text}"
         return f"{text:<{self._width}}", style
 
-    def _plain(self, kind: int, number: int, level: int) -> Look:
-        palette, g = self._palette, self._glyphs
+    def _plain(self, kind: int, number: int) -> Look:
+        palette, g, aggregate = self._palette, self._glyphs, self._aggregate
         if kind == bc.OUTSIDE:
             return " ", palette.base
         if kind == bc.EMPTY:
@@ -59,18 +59,18 @@ class Looks:
         if kind == bc.OWNER:
             if number == bc.MIXED:
                 return g.used, palette.muted
-            return letter(number), palette.owner(number) if level else palette.tiles[number % OWNERS]
+            return letter(number), palette.owner(number) if aggregate else palette.tiles[number % OWNERS]
         if kind == bc.AGE:
             # An aggregate draws bars: they need the foreground, single blocks are tiles.
             return str(number), palette.ages[number]
         if kind == bc.REFS:
             style = palette.tiles[0] if number <= 1 else palette.tiles[1 if number < 4 else 7]
-            return (str(number) if number < 10 else "+"), _plain(style, palette) if level else style
+            return (str(number) if number < 10 else "+"), _plain(style, palette) if aggregate else style
         if kind == bc.SHARED:
-            return g.shared, palette.owners[4] if level else palette.tiles[4]
+            return g.shared, palette.owners[4] if aggregate else palette.tiles[4]
         if kind == bc.OPEN:
             return g.open, palette.tiles[2]
-        return g.used, palette.owners[0] if level else palette.tiles[0]
+        return g.used, palette.owners[0] if aggregate else palette.tiles[0]
 
 
 def _plain(style: Style, palette: Palette) -> Style:

@@ -16,6 +16,7 @@ from vtop.app.view import View
 from vtop.app.widgets import block_codes as bc
 from vtop.app.widgets.block_grid import Grid, make_grid
 from vtop.app.widgets.block_looks import Looks
+from vtop.app.widgets.block_tiles import tile_line
 from vtop.app.widgets.block_words import cell_text, heading_pieces, legend_groups, to_content
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.rows import Row, heading, join_fitting
@@ -28,8 +29,8 @@ class BlockMap(Panel, can_focus=True):
     """Blocks as cells. Rows whose codes are as before are not touched, and rows drawn before are kept as Strips."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "move(-1,0)", "Left", show=False, id="map.left"),
-        Binding("right,l", "move(1,0)", "Right", show=False, id="map.right"),
+        Binding("left", "move(-1,0)", "Left", show=False, id="map.left"),
+        Binding("right", "move(1,0)", "Right", show=False, id="map.right"),
         Binding("up,k", "move(0,-1)", "Up", show=False, id="map.up"),
         Binding("down,j", "move(0,1)", "Down", show=False, id="map.down"),
         Binding("home", "edge(0)", "First block", show=False, id="map.first"),
@@ -82,6 +83,9 @@ class BlockMap(Panel, can_focus=True):
             return
         state = view.state
         if state is None:
+            if len(self._codes):
+                self._codes, self._looks = self._codes[:0], None
+                self.refresh()
             self._draw_edges(view, width)
             return
         changed = self._watch.look(state)
@@ -90,7 +94,8 @@ class BlockMap(Panel, can_focus=True):
         fresh = grid != self._grid or looks is None or looks.ascii != view.ascii
         if fresh:
             self._grid = grid
-            self._looks = Looks(self.palette, view.ascii, grid.cell_width)
+            look_width = 1 if grid.tiles else grid.cell_width
+            self._looks = Looks(self.palette, view.ascii, look_width, grid.per_cell > 1)
             self._aggregate = bc.Aggregate(state.num_blocks, grid.per_cell) if grid.per_cell > 1 else None
             self._strips.clear()
         codes = self._make_codes(view, state, None if fresh else changed)
@@ -101,7 +106,9 @@ class BlockMap(Panel, can_focus=True):
             self._draw_edges(view, width)
             self.refresh()
             return
-        rows = np.flatnonzero((codes != old).any(axis=1)).tolist()
+        high = grid.cell_height
+        changed_rows = np.flatnonzero((codes != old).any(axis=1)).tolist()
+        rows = [row * high + line for row in changed_rows for line in range(high)]
         for y in rows:
             self._strips.pop(y, None)
         edges = self._draw_edges(view, width)
@@ -115,12 +122,15 @@ class BlockMap(Panel, can_focus=True):
         else:
             self._aggregate.count(state, self._watch, changed)
             codes = self._aggregate.codes(state, view.colouring)
-        blocks = bc.blocks_of(view.selected_request)
-        if len(blocks):
+        selected = view.selected_request
+        blocks = bc.blocks_of(selected)
+        if selected is not None and len(blocks):
             lit = blocks // grid.per_cell
             codes |= bc.DIM
             codes[lit] = codes[lit] & ~bc.DIM | bc.LIT
-        marked = self._cursor if self.has_focus and self._cursor is not None else view.selected_block
+            if view.colouring == "owner":  # in a shared block or a mixed cell too
+                codes[lit] = codes[lit] & ~bc.NUMBER | selected.number % bc.OWNER_CYCLE
+        marked = self._marked(view)
         if marked is not None and 0 <= marked < state.num_blocks:
             codes[marked // grid.per_cell] |= bc.MARKED
         out = np.full(grid.rows * grid.columns, bc.OUTSIDE, np.int32)
@@ -132,21 +142,31 @@ class BlockMap(Panel, can_focus=True):
         palette = self.palette
         facts, notes = heading_pieces(view, self._grid, palette)
         top = heading("KV BLOCKS", facts, notes, width, palette, self.has_focus, view.ascii)
-        bottom: list[Segment] = []
-        if self._legend_shown:
-            row = Row(width, view.ascii)
-            if view.state is not None:
-                row.put(" " * self._grid.gutter, palette.base)
-                groups = legend_groups(view, self._grid, palette)
-                if join_fitting(groups, width, ("  ", palette.base), row) < len(groups) and row.left > 3:
-                    row.put("  " + self.glyphs.ellipsis, palette.faint)
-            bottom = row.done(palette.base)
+        bottom = self._bottom_row(view, width) if self._legend_shown else []
         old, self._edges = self._edges, (top, bottom)
         last = self.size.height - 1
         rows = [y for y, before, now in ((0, old[0], top), (last, old[1], bottom)) if before != now]
         if view.state is None:
             self.refresh_rows(rows)
         return rows
+
+    def _bottom_row(self, view: View, width: int) -> list[Segment]:
+        """What is in the block that is pointed at; the legend when none is."""
+        palette = self.palette
+        row = Row(width, view.ascii).put(" " * self._grid.gutter, palette.base)
+        if view.state is None:
+            return row.done(palette.base)
+        block = self._hovered if self._hovered is not None else self._marked(view)
+        if block is not None and block < view.state.num_blocks:
+            return row.words(cell_text(view, self._grid, block), palette.strong).done(palette.base)
+        groups = legend_groups(view, self._grid, palette)
+        if join_fitting(groups, row.left, ("  ", palette.base), row) < len(groups) and row.left > 3:
+            row.put("  " + self.glyphs.ellipsis, palette.faint)
+        return row.done(palette.base)
+
+    def _marked(self, view: View) -> int | None:
+        """The block under the cursor while the map has the focus, else the selected one."""
+        return self._cursor if self.has_focus and self._cursor is not None else view.selected_block
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
@@ -155,7 +175,7 @@ class BlockMap(Panel, can_focus=True):
         if self._legend_shown and y == self.size.height - 1 and self._edges[1]:
             return Strip(self._edges[1], width)
         row = y - 1
-        if not 0 <= row < len(self._codes) or self._looks is None:
+        if not 0 <= row < len(self._codes) * self._grid.cell_height or self._looks is None:
             return Strip([Segment(" " * width, self.palette.base)], width)
         strip = self._strips.get(row)
         if strip is None:
@@ -165,27 +185,30 @@ class BlockMap(Panel, can_focus=True):
     def _row_strip(self, row: int, width: int) -> Strip:
         grid, looks, palette = self._grid, self._looks, self.palette
         assert looks is not None
+        if grid.tiles:
+            row, line = divmod(row, grid.cell_height)
+            tiles = tile_line(self._codes[row].tolist(), row, line, grid, looks, palette)
+            return Strip([*tiles, Segment(" " * (width - sum(len(s.text) for s in tiles)), palette.base)], width)
         segments: list[Segment] = []
         if grid.gutter:
             first = row * grid.columns * grid.per_cell
             segments.append(Segment(f"{first:>{grid.gutter - 1}} ", palette.faint))
         # Neighbours of one style become one Segment: Segments are what drawing costs.
         codes = self._codes[row]
-        starts = np.flatnonzero(np.diff(codes)) + 1
-        edges = [0, *starts.tolist(), len(codes)]
-        values = codes[edges[:-1]].tolist()
+        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist()]
+        ends = [*starts[1:], len(codes)]
         text, style = "", palette.base
-        for index, code in enumerate(values):
+        for code, start, end in zip(codes[starts].tolist(), starts, ends, strict=True):
             cell, cell_style = looks[code]
-            cell *= edges[index + 1] - edges[index]
+            if end - start > 1:
+                cell *= end - start
             if cell_style is style:
                 text += cell
-            else:
-                if text:
-                    segments.append(Segment(text, style))
-                text, style = cell, cell_style
-        if text:
-            segments.append(Segment(text, style))
+                continue
+            if text:
+                segments.append(Segment(text, style))
+            text, style = cell, cell_style
+        segments.append(Segment(text, style))
         rest = width - grid.gutter - grid.columns * grid.cell_width
         if rest > 0:
             segments.append(Segment(" " * rest, palette.base))
@@ -207,7 +230,7 @@ class BlockMap(Panel, can_focus=True):
 
     def legend(self, view: View) -> Content:
         """All of the legend, for a help or a status line."""
-        return to_content(legend_groups(view, self._grid, self.palette), self.app.console)
+        return to_content(legend_groups(view, self._grid, self.palette))
 
     # --- pointing --------------------------------------------------------------------------------------------
 
@@ -219,6 +242,7 @@ class BlockMap(Panel, can_focus=True):
         if block != self._hovered:
             self._hovered = block
             self.post_message(self.Hovered(block))
+            self.redraw()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         self._point(self._block_at(event))
@@ -251,5 +275,6 @@ class BlockMap(Panel, can_focus=True):
 
     def _set_cursor(self, block: int) -> None:
         self._cursor = block
+        if block == self._hovered:
+            self.redraw()
         self._point(block)
-        self.redraw()

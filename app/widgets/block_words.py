@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console
 from textual.content import Content
 from textual.style import Style as TextualStyle
 
@@ -74,7 +73,10 @@ def legend_groups(view: View, grid: Grid, palette: Palette) -> list[list[Piece]]
     aggregate = grid.per_cell > 1
     if aggregate:
         groups.append(
-            [(f"{g.fill[0]}{g.fill[3]}{g.fill[7]}", palette.base), (f" used 1/8{g.upto}1/2{g.upto}all", plain)]
+            [
+                (f"{g.fill[0]}{g.fill[3]}{g.fill[7]}", palette.base),
+                (f" used 1/8{g.upto}1/2{g.upto}all", plain),
+            ]
         )
     groups.append([(g.free, palette.faint), (" free", plain)])
     tiles = palette.owners if aggregate else palette.tiles
@@ -88,14 +90,30 @@ def legend_groups(view: View, grid: Grid, palette: Palette) -> list[list[Piece]]
             if not (aggregate and word in ("not full", "just freed")):
                 groups.append([("" if aggregate else symbol, style), (word if aggregate else f" {word}", style)])
     elif view.colouring == "age":
-        for number, word in ((0, "this step"), (1, "1"), (2, "2"), (3, "4"), (5, "16"), (7, "64"), (9, "256+ steps held")):
+        for number, word in (
+            (0, "this step"),
+            (1, "1"),
+            (2, "2"),
+            (3, "4"),
+            (5, "16"),
+            (7, "64"),
+            (9, "256+ steps held"),
+        ):
             groups.append([(str(number), palette.ages[number]), (f" {word}", plain)])
     elif view.colouring == "refs":
-        for text, style, word in (("1", tiles[0], "reference"), ("2", tiles[1], "shared"), ("4", tiles[7], "and more")):
+        for text, style, word in (
+            ("1", tiles[0], "reference"),
+            ("2", tiles[1], "shared"),
+            ("4", tiles[7], "and more"),
+        ):
             groups.append([(text, style), (f" {word}", plain)])
     else:
         if aggregate:
             groups.append([(g.used, palette.muted), (" several owners", plain)])
+        elif grid.tiles:
+            groups.append([(g.line * 2, palette.base), (" tokens in it", plain)])
+        elif grid.cell_width > 1:
+            groups.append([(f"{g.fill[0]}{g.fill[3]}{g.fill[6]}", palette.base), (" filling", plain)])
         groups.extend(_owner_groups(view, palette))
     return groups
 
@@ -134,10 +152,10 @@ def heading_pieces(view: View, grid: Grid, palette: Palette) -> tuple[list[Piece
     return facts, notes
 
 
-def to_content(groups: list[list[Piece]], console: Console, gap: str = "  ") -> Content:
+def to_content(groups: list[list[Piece]], gap: str = "  ") -> Content:
     """Pieces as Content, for widgets that show text. Never markup."""
     parts: list[Content] = []
     for group in groups:
-        spans = [Content.styled(text, TextualStyle.from_rich_style(console, style)) for text, style in group]
+        spans = [Content.styled(text, TextualStyle.from_rich_style(style)) for text, style in group]
         parts.append(Content("").join(spans))
     return Content(gap).join(parts)

@@ -27,6 +27,8 @@ class Panel(Widget):
     The app calls `show` as often as it likes: the same version of the same View costs nothing.
     """
 
+    ALLOW_SELECT = False  # rows are not text that could be selected; there are actions that copy
+
     DEFAULT_CSS = """
     Panel { width: 1fr; height: 1fr; }
     """
@@ -138,7 +140,7 @@ class Panel(Widget):
 
 
 class ListPanel(Panel, can_focus=True):
-    """A Panel with a heading and more lines than fit. `top` is the first line shown; the last column is the scroll bar."""
+    """A Panel with a heading and more lines than fit. `top` is the first one shown; the last column scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="list.up"),

@@ -60,7 +60,13 @@ def cells_of(pieces: Sequence[Piece]) -> int:
 
 
 def heading(
-    title: str, facts: Sequence[Piece], notes: Sequence[Piece], width: int, palette: Palette, focus: bool, ascii: bool
+    title: str,
+    facts: Sequence[Piece],
+    notes: Sequence[Piece],
+    width: int,
+    palette: Palette,
+    focus: bool,
+    ascii: bool,
 ) -> list[Segment]:
     """The first row of a panel: `─ TITLE facts ───────── notes ─`. Notes that do not fit are left out."""
     g = glyphs(ascii)

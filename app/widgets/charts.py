@@ -1,0 +1,107 @@
+"""Charts of the recent past: use of the KV pool, running, waiting, tokens per second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.segment import Segment
+from rich.style import Style
+
+from vtop.app.charts import area, largest, latest, round_top
+from vtop.app.colours import Palette
+from vtop.app.view import History, View
+from vtop.app.widgets.panel import Panel, Rows
+from vtop.app.widgets.rows import Row, heading
+from vtop.app.widgets.units import count, rate
+
+GAP: Final = 2
+LOWEST: Final = 2  # rows of a chart with its heading
+BEST_WIDTH: Final = 28
+FADE: Final = 0.55  # of the colour is gone at the foot of a chart: the upper edge is what matters
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    title: str
+    values: Callable[[History], list[float]]
+    text: Callable[[float], str]
+    tone: str  # name of a style of the palette
+    top: float | None = None  # of the scale; None goes by the largest value
+
+
+def _per_cent(value: float) -> str:
+    return f"{100 * value:.0f}%"
+
+
+SERIES: Final = (
+    Series("KV used", lambda h: h.kv_used, _per_cent, "good", 1.0),
+    Series("tokens/s", lambda h: h.tokens_per_second, rate, "accent"),
+    Series("running", lambda h: h.running, count, "good"),
+    Series("waiting", lambda h: h.waiting, count, "warn"),
+)
+
+
+class Charts(Panel):
+    """As many of the four charts as have room, side by side or in two rows; `waiting` is dropped first."""
+
+    DEFAULT_CSS = """
+    Charts { height: 6; }
+    """
+
+    def __init__(self, series: Sequence[Series] = SERIES, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._series = tuple(series)
+
+    def build(self, view: View, width: int, height: int) -> Rows:
+        number = len(self._series)
+        across = max(1, min(number, (width + GAP) // (BEST_WIDTH + GAP)))
+        if across < number:
+            across = max(a for a in range(1, across + 1) if number % a == 0)
+        down = max(1, min(-(-number // across), height // LOWEST))
+        rows: Rows = []
+        for line in range(down):
+            high = (height - len(rows)) // (down - line)
+            shown = self._series[line * across : (line + 1) * across]
+            rows.extend(self._band(shown, view, width, high, across))
+        return rows
+
+    def _band(self, shown: Sequence[Series], view: View, width: int, high: int, across: int) -> Rows:
+        palette = self.palette
+        rows: Rows = [[] for _ in range(high)]
+        left = 0
+        for column in range(across):
+            right = (width + GAP) * (column + 1) // across - GAP
+            if column < len(shown):
+                block = self._chart(shown[column], view, right - left, high)
+            else:
+                block = [[Segment(" " * (right - left), palette.base)]] * high
+            for row, part in zip(rows, block, strict=True):
+                row.extend(part)
+                if column < across - 1:
+                    row.append(Segment(" " * GAP, palette.base))
+            left = right + GAP
+        return rows
+
+    def _chart(self, series: Series, view: View, width: int, high: int) -> Rows:
+        palette = self.palette
+        values = series.values(view.history)
+        columns = width if view.ascii else 2 * width
+        peak = largest(values[-columns:])
+        top = series.top if series.top is not None else round_top(peak)
+        tone: Style = getattr(palette, series.tone)
+        facts = [(f"  {series.text(latest(values))}", tone)]
+        notes = [(f"max {series.text(peak)}", palette.muted)]
+        rows: Rows = [heading(series.title, facts, notes, width, palette, False, view.ascii)]
+        for y, text in enumerate(area(values, width, high - 1, top, ascii=view.ascii)):
+            depth = y / (high - 1)
+            style = _level_style(1 - depth, palette) if series.top is not None else tone
+            style = palette.fade(style, FADE * depth)
+            rows.append(Row(width, view.ascii).put(text, style).done(palette.base))
+        return rows
+
+
+def _level_style(share: float, palette: Palette) -> Style:
+    """Of a row of a chart with a known top: the upper edge of the row says how full that is."""
+    return palette.bad if share > 0.9 else palette.warn if share > 0.7 else palette.good

@@ -1,0 +1,162 @@
+"""The two lines at the top: what runs, how it is set up, and how it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.segment import Segment
+from rich.style import Style
+
+from vtop.app.charts import latest
+from vtop.app.colours import Palette
+from vtop.app.glyphs import Glyphs, thin_bar
+from vtop.app.view import View
+from vtop.app.widgets.panel import Panel, Rows
+from vtop.app.widgets.reasons import limit_text, short_id
+from vtop.app.widgets.rows import Piece, Row, cells_of
+from vtop.app.widgets.units import count, rate, share
+from vtop.engine.state import EngineState
+
+Field = tuple[int, list[Piece]]  # rank (the highest is dropped first) and what it shows
+GAP = "  "
+
+
+def fit_fields(fields: Sequence[Field], width: int) -> list[list[Piece]]:
+    """The fields that fit, in order; the highest rank goes first, rank 0 always stays."""
+    kept = list(fields)
+    while True:
+        need = sum(cells_of(pieces) for _, pieces in kept) + len(GAP) * max(0, len(kept) - 1)
+        worst = max(kept, key=lambda field: field[0], default=(0, []))
+        if need <= width or worst[0] == 0:
+            return [pieces for _, pieces in kept]
+        kept.remove(worst)
+
+
+class HeaderBar(Panel):
+    """First line: engine state, model, how it schedules. Second line: step, pool, queues, speed, what bound the step.
+
+    One row high, both are one line.
+
+    Dropped as it gets narrow, first line: backend, admission, victim, batching, dtype, device, policy, model, vtop;
+    second line: preemptions, cap, bar, bound, tok/s, the share in per cent.
+    """
+
+    DEFAULT_CSS = """
+    HeaderBar { height: 2; }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._status = ""
+
+    def show(self, view: View, status: str = "") -> None:
+        """`status` begins with LOADING, RUNNING, PAUSED, IDLE, STALLED or FAILED; more may follow."""
+        if status != self._status:
+            self._status = status
+            self._version = -1
+        super().show(view)
+
+    def build(self, view: View, width: int, height: int) -> Rows:
+        first, second = self._setup(view), self._numbers(view)
+        if height == 1:
+            later = [(rank and rank + 10, pieces) for rank, pieces in first]  # numbers outlive names
+            return [self._row([*later[:1], *later[1:3], *second, *later[3:]], view, width)]
+        rows = [self._row(first, view, width)]
+        if height > 1:
+            rows.append(self._row(second, view, width) if second else Row(width, view.ascii).done(self.palette.base))
+        return rows
+
+    def _row(self, fields: Sequence[Field], view: View, width: int) -> list[Segment]:
+        palette = self.palette
+        row = Row(width, view.ascii).gap(palette.base)
+        for number, pieces in enumerate(fit_fields(fields, width - 2)):
+            if number:
+                row.put(GAP, palette.base)
+            for text, style in pieces:
+                row.put(text, style)
+        return row.done(palette.base)
+
+    def _setup(self, view: View) -> list[Field]:
+        palette, g = self.palette, self.glyphs
+        glyph, style = _status_look(self._status, g, palette)
+        status = short_id(self._status or "NO ENGINE", view.ascii, 40)
+        fields: list[Field] = [(1, [("vtop", palette.title_focus)]), (0, [(f"{glyph} {status}", style)])]
+        if view.frozen:
+            fields.append((0, [(f"{g.pause} VIEW FROZEN", palette.warn)]))
+        if view.state is None:
+            return fields
+        meta = view.state.meta
+        config = meta.config
+
+        def option(name: str) -> str:
+            value: Any = config.get(name, "-")
+            return short_id(str(value), view.ascii, 20)
+
+        def labelled(rank: int, label: str, value: str) -> Field:
+            return rank, [(f"{label} ", palette.muted), (value, palette.base)]
+
+        plain = palette.base
+        victim = f"{option('victim')}/{option('preemption_mode')}"
+        fields += [
+            (2, [(short_id(meta.model, view.ascii, 28), palette.strong)]),
+            (4, [(short_id(meta.device, view.ascii, 16), plain)]),
+            (5, [(short_id(meta.dtype, view.ascii, 16), plain)]),
+            (9, [(short_id(meta.backend, view.ascii, 16), palette.muted)]),
+            labelled(3, "policy", option("scheduling_policy")),
+            labelled(6, "batch", option("batching")),
+            labelled(8, "admit", option("admission")),
+            labelled(7, "victim", victim),
+        ]
+        return fields
+
+    def _numbers(self, view: View) -> list[Field]:
+        state = view.state
+        if state is None:
+            return []
+        palette, g = self.palette, self.glyphs
+        used = share(state.used, state.num_blocks)
+        level = palette.bad if used >= 0.95 else palette.warn if used >= 0.8 else palette.good
+        done, rest = thin_bar(used, 12, view.ascii)
+        cap = "no cap" if state.speed is None else f"cap {state.speed:g}/s"
+        speed = latest(view.history.tokens_per_second)
+        return [
+            (0, [("step ", palette.muted), (count(state.step), palette.strong)]),
+            (8, [(cap, palette.muted)]),
+            (0, [("KV ", palette.muted), (f"{count(state.used)}/{count(state.num_blocks)}", palette.base)]),
+            (7, [(done, level), (rest, palette.faint)]),
+            (1, [(f"{100 * used:.0f}%", level)]),
+            (0, [("running ", palette.muted), (count(len(state.running)), palette.good)]),
+            (0, [("waiting ", palette.muted), (count(len(state.waiting)), _queue_style(state, palette))]),
+            (2, [(rate(speed), palette.base), (" tok/s", palette.muted)]),
+            (3, [("bound by ", palette.muted), (limit_text(state.last_step.limit), palette.base)]),
+            (
+                9,
+                [
+                    (
+                        f"{g.preempt} {count(state.totals.preemptions)} preempted",
+                        _preempt_style(state, palette),
+                    )
+                ],
+            ),
+        ]
+
+
+def _queue_style(state: EngineState, palette: Palette) -> Style:
+    return palette.warn if state.waiting else palette.base
+
+
+def _preempt_style(state: EngineState, palette: Palette) -> Style:
+    return palette.bad if state.totals.preemptions else palette.muted
+
+
+def _status_look(status: str, g: Glyphs, palette: Palette) -> tuple[str, Style]:
+    word = status.split("(")[0].split()[0].upper() if status.strip("( ") else ""
+    return {
+        "RUNNING": (g.run, palette.good),
+        "PAUSED": (g.pause, palette.accent),
+        "IDLE": (g.idle, palette.muted),
+        "LOADING": (g.load, palette.accent),
+        "STALLED": (g.stall, palette.alarm),
+        "FAILED": (g.fail, palette.alarm),
+    }.get(word, (g.note, palette.muted))

@@ -1,0 +1,192 @@
+"""Events in words: one line for each that a person wants to read, none for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from vtop.app.glyphs import Glyphs, glyphs
+from vtop.app.widgets.reasons import ordinal, reason_text, short_id
+from vtop.app.widgets.units import count, duration
+from vtop.engine import events as ev
+from vtop.engine.state import RequestView
+
+SHORT_BELOW = 110  # cells: a preemption is told in fewer words
+
+
+class Kind(StrEnum):
+    """What a line is about; also its glyph in `Glyphs` and what the log can be filtered by."""
+
+    PREEMPT = "preempt"
+    ARRIVE = "arrive"
+    ADMIT = "admit"
+    RESUME = "resume"
+    REFUSE = "refuse"
+    WAIT = "wait"
+    FINISH = "finish"
+    POOL = "pool"
+    FAIL = "fail"
+    NOTE = "note"
+    PAUSE = "pause"
+
+
+@dataclass(slots=True)
+class Line:
+    """An event of the log. Its words are made when it comes on the screen."""
+
+    kind: Kind
+    step: int
+    time: float
+    event: ev.AnyEvent
+    request: RequestView | None = None  # of a finished one, for its times
+
+
+_KINDS: dict[type, Kind] = {
+    ev.Arrived: Kind.ARRIVE,
+    ev.Refused: Kind.REFUSE,
+    ev.Admitted: Kind.ADMIT,
+    ev.Waits: Kind.WAIT,
+    ev.Preempted: Kind.PREEMPT,
+    ev.Finished: Kind.FINISH,
+    ev.StepFailed: Kind.FAIL,
+    ev.PoolResized: Kind.POOL,
+    ev.Paused: Kind.PAUSE,
+    ev.Resumed: Kind.PAUSE,
+    ev.SpeedSet: Kind.NOTE,
+    ev.SubscriberBehind: Kind.NOTE,
+    ev.Note: Kind.NOTE,
+}
+
+
+def line_of(event: ev.AnyEvent, step: int, time: float) -> Line | None:
+    """The line of an event, or None: tokens, chunks and single blocks are not lines."""
+    kind = _KINDS.get(type(event))
+    if kind is None:
+        return None
+    if kind is Kind.ADMIT and isinstance(event, ev.Admitted) and event.resumed:
+        kind = Kind.RESUME
+    return Line(kind, step, time, event)
+
+
+def subject(line: Line) -> str:
+    """Id of the request a line is about, or an empty string."""
+    return str(getattr(line.event, "id", ""))
+
+
+def words(line: Line, ascii: bool, width: int = 1000) -> str:
+    """The message of a line, worded for so many cells. Everything from outside in it is cleaned."""
+    if isinstance(line.event, ev.Preempted) and width < SHORT_BELOW:
+        return _preempted_short(line.event, ascii, glyphs(ascii))
+    return _WORDS[type(line.event)](line, line.event, ascii, glyphs(ascii))
+
+
+def _blocks(number: int) -> str:
+    return f"{count(number)} block{'' if number == 1 else 's'}"
+
+
+def _tokens(number: int) -> str:
+    return f"{count(number)} token{'' if number == 1 else 's'}"
+
+
+def _arrived(line: Line, e: ev.Arrived, ascii: bool, g: Glyphs) -> str:
+    most = "no limit" if e.max_tokens is None else f"max {_tokens(e.max_tokens)}"
+    text = f"{short_id(e.id, ascii)}  prompt {_tokens(e.prompt_tokens)}, {most}"
+    if e.priority:
+        text += f", priority {e.priority}"
+    if e.group != "default":
+        text += f", group {short_id(e.group, ascii)}"
+    return text
+
+
+def _refused(line: Line, e: ev.Refused, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  {short_id(e.message or e.code.value, ascii, 200)}"
+
+
+def _admitted(line: Line, e: ev.Admitted, ascii: bool, g: Glyphs) -> str:
+    mark = f" (+{e.watermark} wm)" if e.watermark else ""
+    return f"{short_id(e.id, ascii)}  needs {_blocks(e.need)}, {e.free} free{mark}"
+
+
+def _waits(line: Line, e: ev.Waits, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  {reason_text(e.reason, ascii)}"
+
+
+def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
+    whom = "gave way itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii)}"
+    cause = ", pool resized" if e.cause is ev.PreemptCause.POOL_RESIZED else ""
+    pool = f"pool {e.used_before}/{e.pool} {g.arrow} {e.used_after}/{e.pool}"
+    return (
+        f"{short_id(e.id, ascii)} ({whom}): {_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, {e.mode}, "
+        f"{pool}, {ordinal(e.count)} time, rule {e.rule}{cause}"
+    )
+
+
+def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
+    whom = "itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii, 16)}"
+    return (
+        f"{short_id(e.id, ascii, 16)} ({whom}): {e.blocks_freed} blk, {e.tokens_lost} tok lost, "
+        f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}, {ordinal(e.count)}, {e.mode}, {e.rule}"
+    )
+
+
+def _finished(line: Line, e: ev.Finished, ascii: bool, g: Glyphs) -> str:
+    text = f"{short_id(e.id, ascii)}  {e.reason}, {_tokens(e.output_tokens)}"
+    if e.stop_reason is not None:
+        text += f" at {short_id(repr(e.stop_reason), ascii)}"
+    if line.request is not None:
+        request = line.request
+        text += f", ttft {duration(request.ttft)}"
+        if request.tpot is not None:
+            text += f", tpot {duration(request.tpot)}"
+        if request.preemptions:
+            text += f", {request.preemptions}{g.times} preempted"
+    if e.message:
+        text += f": {short_id(e.message, ascii, 200)}"
+    return text
+
+
+def _step_failed(line: Line, e: ev.StepFailed, ascii: bool, g: Glyphs) -> str:
+    return f"{e.where}: {short_id(e.error, ascii, 300)}; {len(e.ids)} requests ended"
+
+
+def _pool_resized(line: Line, e: ev.PoolResized, ascii: bool, g: Glyphs) -> str:
+    return f"{_blocks(e.before)} {g.arrow} {_blocks(e.after)}"
+
+
+def _paused(line: Line, e: ev.Paused, ascii: bool, g: Glyphs) -> str:
+    return f"paused: {short_id(e.why, ascii, 120)}" if e.why else "paused"
+
+
+def _resumed(line: Line, e: ev.Resumed, ascii: bool, g: Glyphs) -> str:
+    return "runs on"
+
+
+def _speed(line: Line, e: ev.SpeedSet, ascii: bool, g: Glyphs) -> str:
+    return "no cap on speed" if e.steps_per_second is None else f"at most {e.steps_per_second:g} steps a second"
+
+
+def _behind(line: Line, e: ev.SubscriberBehind, ascii: bool, g: Glyphs) -> str:
+    return f"the engine waited {duration(e.seconds)} for {short_id(e.name, ascii)}"
+
+
+def _note(line: Line, e: ev.Note, ascii: bool, g: Glyphs) -> str:
+    return short_id(e.text, ascii, 400)
+
+
+_WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
+    ev.Arrived: _arrived,
+    ev.Refused: _refused,
+    ev.Admitted: _admitted,
+    ev.Waits: _waits,
+    ev.Preempted: _preempted,
+    ev.Finished: _finished,
+    ev.StepFailed: _step_failed,
+    ev.PoolResized: _pool_resized,
+    ev.Paused: _paused,
+    ev.Resumed: _resumed,
+    ev.SpeedSet: _speed,
+    ev.SubscriberBehind: _behind,
+    ev.Note: _note,
+}

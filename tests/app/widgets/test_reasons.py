@@ -1,0 +1,74 @@
+"""The words for why something waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from vtop.app.widgets.reasons import limit_text, ordinal, queue_head, reason_text, why_waiting
+from vtop.app.widgets.units import count, duration, rate, share
+from vtop.engine import events as ev
+
+from .frames import Frames
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (ev.NeedsBlocks(12, 5), "needs 12 blk, 5 free"),
+        (ev.NeedsBlocks(12, 5, watermark=2), "needs 12 blk, 5 free (+2 wm)"),
+        (ev.NeedsBlocks(12, 5, watermark=2, growth=3), "needs 12 blk, 5 free (+2 wm +3 growth)"),
+        (ev.NeedsBudget(64, 3, 512), "needs 64 tok, 3 of 512 left in step"),
+        (ev.NeedsSeat(64), "all 64 seats taken"),
+        (ev.AfterPreemption("B\x1b"), "after preempting B␛"),
+        (ev.DecodesFirst(4), "decodes first, after 4 prompt steps"),
+    ],
+)
+def test_reasons(reason: ev.WaitReason, text: str) -> None:
+    assert reason_text(reason) == text
+
+
+def test_who_is_behind_whom() -> None:
+    frames = Frames()
+    for name in ("A", "B"):
+        frames.frame(frames.arrived(name), ran=False)
+    state = frames.state
+    head = queue_head(state)
+    assert head is state.requests["A"]
+    assert why_waiting(state.requests["A"], head) == "next"
+    frames.wait("A", ev.NeedsSeat(1))
+    assert why_waiting(state.requests["A"], head) == "all 1 seats taken"
+    assert why_waiting(state.requests["B"], head) == "behind A"
+
+
+def test_a_former_head_waits_for_the_present_one() -> None:
+    frames = Frames()
+    frames.run("A")
+    frames.frame(frames.arrived("B"), ran=False)
+    frames.wait("B", ev.NeedsSeat(1))
+    frames.preempt("A", "A")
+    state = frames.state
+    assert queue_head(state) is state.requests["A"]
+    assert why_waiting(state.requests["B"], queue_head(state)) == "behind A"
+
+
+def test_every_limit_has_words() -> None:
+    assert all(limit_text(limit) for limit in ev.Limit)
+
+
+def test_numbers() -> None:
+    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 112)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "21st",
+        "112th",
+    ]
+    assert [count(n) for n in (0, 999, 10_240, 1_234_567, 23_456_789)] == ["0", "999", "10 240", "1.23M", "23M"]
+    assert [duration(s) for s in (None, 0, 0.00083, 0.0012, 0.0123, 1.239, 59.99, 200, 7500)] == [
+        "-", "0", "830us", "1.2ms", "12ms", "1.24s", "1m00s", "3m20s", "2h05m",
+    ]  # fmt: skip
+    assert duration(float("nan")) == rate(float("inf")) == count(float("nan")) == "-"
+    assert (share(1, 0), share(5, 2), share(1, 2)) == (0.0, 1.0, 0.5)
