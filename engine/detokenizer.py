@@ -15,17 +15,15 @@ _KINDS = "_vtop_token_kinds"
 class Detokenizer:
     """Incremental decoding of one output.
 
-    The texts of `push` and `flush`, joined, are what the tokenizer decodes from all ids at once (without its clean-up of
-    spaces). `prompt_tail_ids`, the last few ids of the prompt, are context only: with them, an output that begins with a
-    space keeps it under tokenizers that strip the space at the start of a text.
+    The texts of `push` and `flush`, joined, are what the tokenizer decodes from all ids at once (without its clean-up
+    of spaces). `prompt_tail_ids`, the last few ids of the prompt, are context only: with them, an output that begins
+    with a space keeps it under tokenizers that strip the space at the start of a text.
 
     A token is decoded behind the tokens that were shown last, and only what it adds is passed on; so its cost does not
     grow with the length of the output. Text that ends in U+FFFD may be the beginning of a character and is held back.
     """
 
-    def __init__(
-        self, tokenizer: Any, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, tokenizer: Any, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._bytes, special = _kinds(tokenizer)
@@ -74,9 +72,7 @@ class Detokenizer:
         return new
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(
-            ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False
-        )
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
         return text
 
 

@@ -50,7 +50,7 @@ class KVCache:
         self._written = max(self._written, highest_block + 1)
 
     def resize(self, num_blocks: int) -> None:
-        """Another number of blocks; what was written in blocks below both numbers stays. `tensor` is a new tensor then."""
+        """Another number of blocks, in a new `tensor`; what was written in blocks below both numbers stays."""
         if num_blocks == self.num_blocks:
             return
         kept = min(num_blocks, self.num_blocks, self._written)

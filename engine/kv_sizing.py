@@ -17,7 +17,7 @@ CPU_UNKNOWN = 1 * GIB  # where the system does not tell how much memory is free
 
 @dataclass(frozen=True, slots=True)
 class KVSizing:
-    """The pool's size. `explanation` is one line for the header, e.g. '4096 blocks of 147 KiB = 588 MiB (64 x 1024 tokens)'."""
+    """The pool's size. `explanation` is one line for the header: '512 blocks of 1 MiB = 512 MiB (kv_cache_memory)'."""
 
     num_blocks: int
     bytes_per_block: int
@@ -26,7 +26,7 @@ class KVSizing:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """What a profile run found: the device's total and free bytes with the model loaded, and the peak of activations."""
+    """What a profile run found: total and free bytes of the device with the model loaded, and the activations' peak."""
 
     total: int
     free: int
@@ -46,11 +46,11 @@ def size_pool(
     available: int | None,
     gpu: GpuMemory | None = None,
 ) -> KVSizing:
-    """Choose the number of blocks. `available` is the host memory that may still be taken (None: unknown); `gpu` rules when given.
+    """Choose the number of blocks. `available` is the host memory that may still be taken (None: unknown).
 
-    Order: num_gpu_blocks_override; on GPU the share of gpu_memory_utilization that weights and activations leave;
-    on CPU kv_cache_memory, else 25 % of the available memory and at most 4 GiB. Raises BadValue, with need and
-    available, when the pool does not fit or has no block.
+    Order: num_gpu_blocks_override; on GPU (`gpu` given) the share of gpu_memory_utilization that weights and
+    activations leave; on CPU kv_cache_memory, else 25 % of the available memory and at most 4 GiB. Raises BadValue,
+    with need and available, when the pool does not fit or has no block.
     """
     free = available if gpu is None else gpu.free
     if config.num_gpu_blocks_override is not None:

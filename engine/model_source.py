@@ -1,8 +1,8 @@
 """Where models come from: names, folders, files, the hub, and our own cache. Imports no torch.
 
 The cache is the platform's cache folder, `vtop/models/<name>`; `VTOP_MODELS` names another place. A model is put
-together in a folder of its own beside it and renamed when it is whole, so a broken download leaves nothing behind and two
-processes cannot mix their files.
+together in a folder of its own beside it and renamed when it is whole, so a broken download leaves nothing behind and
+two processes cannot mix their files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,8 +134,11 @@ def remove(name: str) -> int:
 
 @contextmanager
 def building(target: Path) -> Iterator[Path]:
-    """A fresh folder beside `target` that becomes it when the block ends well; whoever comes second throws its own away."""
+    """A fresh folder beside `target` that becomes it when the block ends well; a second one throws its own away."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{target.name}-*"):  # of a process that was killed
+        if time.time() - left.stat().st_mtime > 86400:
+            shutil.rmtree(left, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         yield work
@@ -165,24 +169,50 @@ def _smollm2(progress: Progress) -> ModelSource:
 
 
 def _snapshot(hub_id: str, folder: Path, progress: Progress, timeout: float) -> None:
-    """Download what a model needs from the hub. Any failure is a BadValue."""
-    progress(f"fetching {hub_id} from the hub", 0, None)
+    """Download what a model needs from the hub, file by file; progress is in bytes. Any failure is a BadValue."""
+    stage = f"fetching {hub_id} from the hub"
+    progress(stage, 0, None)
     try:
-        import httpx
+        from huggingface_hub import HfApi, hf_hub_download
 
-        # A short question first: the hub's own client waits and retries for minutes when there is no network.
-        reply = httpx.get(_endpoint() + f"/api/models/{hub_id}", timeout=timeout, follow_redirects=True)
-        reply.raise_for_status()
-        from huggingface_hub import snapshot_download
-
-        patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*"]
-        snapshot_download(hub_id, local_dir=folder, allow_patterns=patterns, max_workers=2)
-        if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        # A short question first: a download waits and retries for half a minute when there is no network.
+        info = HfApi(endpoint=_endpoint()).model_info(hub_id, files_metadata=True, timeout=timeout)
+        files = {file.rfilename: file.size or 0 for file in info.siblings or () if _needed(file.rfilename)}
+        if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
             raise FileNotFoundError("it has no config.json with safetensors weights")
+        done = 0
+        with _quiet_hub():
+            for name, size in files.items():
+                progress(stage, done, sum(files.values()))
+                hf_hub_download(hub_id, name, local_dir=folder, endpoint=_endpoint(), revision=info.sha)
+                done += size
+        progress(stage, done, done)
     except Exception as error:  # the clients have many error types, and all mean: not from here
         text = " ".join(str(error).split())[:120] or type(error).__name__
-        raise BadValue("model", hub_id, f"cannot be fetched from the hub ({text}); check the name and the network") from error
+        remedy = f"cannot be fetched from the hub ({text}); check the name and the network"
+        raise BadValue("model", hub_id, remedy) from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def _needed(name: str) -> bool:
+    """Files at the top of a repository that loading reads: not other formats, nor the same weights once more."""
+    if "/" in name or name.startswith("consolidated"):
+        return False
+    return name.endswith((".json", ".safetensors", ".model", ".txt", ".jinja")) or name.startswith("LICENSE")
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """No progress bars of the hub's client meanwhile: they would be drawn over the app."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    before = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not before:
+            enable_progress_bars()
 
 
 def _endpoint() -> str:
@@ -194,9 +224,9 @@ def hub_reachable(timeout: float = 5.0) -> bool:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     try:
-        import httpx
+        from huggingface_hub.utils import get_session
 
-        httpx.head(_endpoint(), timeout=timeout)
+        get_session().head(_endpoint(), timeout=timeout)
     except Exception:  # whatever it is, nothing can be fetched
         return False
     return True
@@ -233,7 +263,7 @@ def _tiny_path() -> Path:
 def _tiny_folder() -> Path:
     folder = _tiny_path()
     if not (folder / "config.json").is_file():
-        raise ModelRefused("tiny", "the bundled model is missing from this installation; reinstall, or use --model smollm2")
+        raise ModelRefused("tiny", "the bundled model is missing from this installation; reinstall, or give smollm2")
     return folder
 
 

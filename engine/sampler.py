@@ -170,9 +170,7 @@ def _build_settings(params: list[SamplingParams], device: torch.device) -> _Sett
     )
 
 
-def logprobs_of(
-    logits: torch.Tensor, chosen: Seq[int], wanted: Seq[int]
-) -> list[tuple[Logprob, tuple[Logprob, ...]]]:
+def logprobs_of(logits: torch.Tensor, chosen: Seq[int], wanted: Seq[int]) -> list[tuple[Logprob, tuple[Logprob, ...]]]:
     """Per row of logits [rows, vocab]: the entry of its chosen token, and its `wanted` most likely tokens, best first.
 
     Among equals the rank counts only tokens that are strictly more likely, plus one.
@@ -189,9 +187,7 @@ def logprobs_of(
         values, tokens = top.values.tolist(), top.indices.tolist()
     found = []
     for i, (token, logprob) in enumerate(zip(chosen, own.view(-1).tolist(), strict=True)):
-        best = tuple(
-            Logprob(tokens[i][j], values[i][j], j + 1) for j in range(min(wanted[i], table.shape[1]))
-        )
+        best = tuple(Logprob(tokens[i][j], values[i][j], j + 1) for j in range(min(wanted[i], table.shape[1])))
         found.append((Logprob(token, logprob, ranks[i]), best))
     return found
 

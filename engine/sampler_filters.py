@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import torch
 
-HEADS = (64, 1024)  # numbers of likeliest tokens among which the nucleus is looked for first; sorting all is the exception
+HEAD = 32  # so many likeliest tokens are searched for the nucleus first; torch finds few of them quickly
+BUCKETS = 1024
+BUCKETS_PER_NAT = 32
 CHUNK = 256
 
 
@@ -46,36 +48,47 @@ def _kth_largest(x: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
 
 def _nucleus_floor(x: torch.Tensor, weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """[rows, 1]: the smallest logit of the smallest set of likeliest tokens that holds at least top_p of the weight."""
-    total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    floor = torch.full_like(x[:, :1], float("-inf"))
-    left = torch.nonzero(top_p.view(-1) < 1.0).view(-1)
-    for count in (*HEADS, x.shape[1]):
-        if len(left) == 0:
-            break
-        count = min(count, x.shape[1])
-        every = len(left) == len(x)
-        rows = [part if every else part[left] for part in (x, weights, top_p, total)]
-        found, enough = _nucleus_of_head(*rows, count)
-        floor[left] = found
-        left = left[~enough]
+    target = top_p * weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    values, order = x.topk(min(HEAD, x.shape[1]), dim=-1)
+    floor, enough = _last_needed(values, weights.gather(1, order), target)
+    floor = floor.masked_fill_(top_p >= 1.0, float("-inf"))
+    left = torch.nonzero((~enough & (top_p < 1.0)).view(-1)).view(-1)
+    if len(left):
+        floor[left] = _nucleus_by_buckets(x[left], weights[left], target[left])
     return floor
 
 
-def _nucleus_of_head(
-    x: torch.Tensor, weights: torch.Tensor, top_p: torch.Tensor, total: torch.Tensor, count: int
+def _nucleus_by_buckets(x: torch.Tensor, weights: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The same for any number of tokens, sorting only those near the floor.
+
+    Weights are summed in buckets by distance to the best token; the floor lies in the bucket that reaches the target.
+    """
+    bucket = (x * -BUCKETS_PER_NAT).clamp_(max=BUCKETS - 1).long()
+    mass = torch.zeros(x.shape[0], BUCKETS, dtype=torch.float64, device=x.device)
+    mass.scatter_add_(1, bucket, weights.double())
+    before = mass.cumsum(dim=-1) - mass
+    places = torch.arange(BUCKETS, device=x.device)
+    reached = torch.where((before < target) & (mass > 0), places, 0).max(dim=-1, keepdim=True).values
+    inside = x.masked_fill(bucket != reached, float("-inf"))
+    count = int((bucket == reached).sum(dim=-1).max())
+    values, order = inside.topk(count, dim=-1)
+    near = weights.gather(1, order).masked_fill_(values == float("-inf"), 0)
+    return _last_needed(values, near, target - before.gather(1, reached))[0]
+
+
+def _last_needed(
+    values: torch.Tensor, weights: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(floor [rows, 1], whether `count` likeliest tokens sufficed [rows])."""
-    values, order = x.topk(count, dim=-1)
-    head = weights.gather(1, order).double()
+    """(value at which the running weight reaches the target [rows, 1], whether it does [rows, 1]); values descend."""
+    head = weights.double()
     sums = head.cumsum(dim=-1)
-    kept = (sums - head) < top_p * total  # what lies before it is not yet enough
+    kept = ((sums - head) < target) & (head > 0)  # what lies before it is not yet enough
     last = kept.sum(dim=-1, keepdim=True).clamp_(min=1) - 1
-    enough = (sums[:, -1] >= (top_p * total).view(-1)) | (count == x.shape[1])
-    return values.gather(1, last), enough
+    return values.gather(1, last), sums[:, -1:] >= target
 
 
 def draw(weights: torch.Tensor, u: torch.Tensor) -> list[int]:
-    """The token at which the running sum of weights [rows, vocab], in vocabulary order, first exceeds u [rows] of the total.
+    """The tokens at which the running sums of weights [rows, vocab], in vocabulary order, exceed u [rows] of the total.
 
     Sums are float64 in two levels (chunks of the vocabulary, then inside one chunk), the same for a row whatever other
     rows there are. A token of weight 0 is never drawn.
@@ -98,7 +111,7 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> list[int]:
 
 
 def _first_above(running: torch.Tensor, target: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """[rows, 1]: first index whose running sum exceeds target; rounding may leave none, then the last with any weight."""
+    """[rows, 1]: first index whose running sum exceeds target; if rounding leaves none, the last with any weight."""
     found = (running <= target).sum(dim=-1, keepdim=True)
     places = torch.arange(weights.shape[1], device=weights.device)
     last = torch.where(weights > 0, places, -1).max(dim=-1, keepdim=True).values

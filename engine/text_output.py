@@ -16,6 +16,7 @@ from vtop.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput,
 from vtop.engine.request import FinishReason, Request, Sequence
 from vtop.engine.stop import StopStrings
 
+PROMPT_TAIL = 6  # tokens before the output that its first text depends on: a space may belong to it
 Tokenizer = Any
 """A transformers tokenizer."""
 
@@ -47,12 +48,13 @@ class TextOutput:
         params = request.params
         with_text = self._tokenizer is not None and params.detokenize
         samples, detokenizers, stops = [], [], []
+        tail = request.sequences[0].token_ids[-PROMPT_TAIL:]
         for seq in request.sequences:
             samples.append(CompletionOutput(seq.index))
             if params.logprobs is not None:
                 samples[-1].logprobs = []
                 samples[-1].cumulative_logprob = 0.0
-            detokenizers.append(Detokenizer(self._tokenizer, params.skip_special_tokens) if with_text else None)
+            detokenizers.append(Detokenizer(self._tokenizer, params.skip_special_tokens, tail) if with_text else None)
             stops.append(StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None)
         output = RequestOutput(
             request.request_id,

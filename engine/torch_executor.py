@@ -79,7 +79,12 @@ class TorchExecutor:
             check_resize(num_blocks, self.bytes_per_block, available_memory())
         elif num_blocks < 1:
             raise BadValue("num_blocks", num_blocks, "give at least 1")
-        self.cache.resize(num_blocks)
+        try:
+            self.cache.resize(num_blocks)
+        except RuntimeError as error:  # torch's allocators, host or device
+            raise BadValue(
+                "num_blocks", num_blocks, "cannot be allocated beside the pool there is; give less"
+            ) from error
         self.num_blocks = num_blocks
         self.model.use_cache(self.cache.tensor)
 
@@ -117,9 +122,7 @@ class TorchExecutor:
             wanted = chunk.sequence.request.params.prompt_logprobs or 0
             targets = chunk.sequence.token_ids[chunk.start + 1 : chunk.start + 1 + count]
             found = logprobs_of(logits[first : first + count], targets, [wanted] * count)
-            output.prompt_logprobs[i] = [
-                (chunk.start + 1 + j, own, top) for j, (own, top) in enumerate(found)
-            ]
+            output.prompt_logprobs[i] = [(chunk.start + 1 + j, own, top) for j, (own, top) in enumerate(found)]
         return output
 
 
@@ -198,12 +201,14 @@ def build_executor(
     try:
         backend = get_backend(config.attention_backend, device)
     except UnknownBackend as error:
-        raise BadValue("attention_backend", config.attention_backend, f"choose one of {', '.join(error.names)}") from None
+        choices = f"choose one of {', '.join(error.names)}"
+        raise BadValue("attention_backend", config.attention_backend, choices) from None
     if model is None:
         source = resolve(config.model, progress=progress)
         name = source.name
         model, tokenizer = load_pretrained(source, torch_dtype(config.dtype, device), device, progress)
     else:
+        device = model.device
         name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     progress("checking the model", 0, None)
     loaded = load_model(model, name=name, backend=backend, tokenizer=tokenizer)
@@ -211,7 +216,7 @@ def build_executor(
         spec = loaded.spec
         limit = spec.max_model_len
         if config.max_model_len is not None and config.max_model_len > limit:
-            raise BadValue("max_model_len", config.max_model_len, f"{name} goes up to {limit} tokens; give at most that")
+            raise BadValue("max_model_len", config.max_model_len, f"{name} goes up to {limit}; give at most that")
         max_model_len = config.max_model_len or limit
         block_bytes = bytes_per_block(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, config.block_size, spec.dtype.itemsize

@@ -159,9 +159,9 @@ def allocate_cache(
 
 
 def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy whole blocks, all layers: pairs of (source, target), as if every source were read before any target is written.
+    """Copy whole blocks, all layers: pairs of (source, target).
 
-    A source may occur more than once, a target may not.
+    Every source is read before any target is written. A source may occur more than once, a target may not.
     """
     if not pairs:
         return

@@ -1,4 +1,4 @@
-"""Paged attention, obviously right: one sequence, one token list at a time, nothing clever. What the others are held against."""
+"""Paged attention, obviously right: one sequence at a time, nothing clever. What the others are held against."""
 
 from __future__ import annotations
 

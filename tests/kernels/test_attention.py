@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from vtop.kernels.api import NO_BLOCK, AttentionBatch, allocate_cache, copy_blocks
 from vtop.kernels.registry import BACKEND_NAMES, UnknownBackend, get_backend
 
@@ -96,9 +97,7 @@ def run(case: Case, backend_name: str, poison: float = math.nan) -> tuple[torch.
     backend.write_kv(layer, new_k, new_v, batch)
     sinks = draw(case.heads) if case.sinks else None
     scale = case.head_dim**-0.5
-    got = backend.attend(
-        q, layer, batch, scale, sliding_window=case.window, softcap=case.softcap, sinks=sinks
-    )
+    got = backend.attend(q, layer, batch, scale, sliding_window=case.window, softcap=case.softcap, sinks=sinks)
     wanted, first = [], 0
     for i, (context, new) in enumerate(case.sequences):
         wanted.append(dense(q[first : first + new], keys[i], values[i], context, scale, case, sinks))
@@ -128,7 +127,9 @@ FEATURES = [
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
 @pytest.mark.parametrize("features", FEATURES, ids=lambda f: "+".join(f) or "plain")
 @pytest.mark.parametrize("shape", [(4, 4, 16), (9, 3, 64), (14, 2, 8), (4, 1, 80)], ids=str)
-def test_heads_features_and_a_mixed_batch(backend: str, features: dict[str, object], shape: tuple[int, int, int]) -> None:
+def test_heads_features_and_a_mixed_batch(
+    backend: str, features: dict[str, object], shape: tuple[int, int, int]
+) -> None:
     heads, kv_heads, head_dim = shape
     case = Case(MIXED, heads=heads, kv_heads=kv_heads, head_dim=head_dim, **features)  # type: ignore[arg-type]
     check(case, backend)
@@ -157,7 +158,9 @@ def test_decodes_of_very_different_lengths(backend: str, window: int | None) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    sequences=st.lists(st.tuples(st.integers(0, 40), st.one_of(st.just(1), st.integers(1, 20))), min_size=1, max_size=6),
+    sequences=st.lists(
+        st.tuples(st.integers(0, 40), st.one_of(st.just(1), st.integers(1, 20))), min_size=1, max_size=6
+    ),
     block_size=st.sampled_from(BLOCK_SIZES),
     window=st.one_of(st.none(), st.integers(1, 50)),
     softcap=st.sampled_from([None, 3.0]),

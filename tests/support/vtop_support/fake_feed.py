@@ -22,6 +22,7 @@ class FakeFeed:
         self.meta: ev.Meta | None = None
         self.status = ThreadStatus(ThreadState.LOADING, "weights", 3, 10)
         self.started = False
+        self.problem = ""
         self.closed = False
         self.paused = False
         self.engine.on_frame(self.frames.append)

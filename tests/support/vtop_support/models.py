@@ -78,7 +78,7 @@ def tiny_config(family: str, **overrides: Any) -> Any:
 
 
 def smollm2_path() -> Path:
-    """Folder of SmolLM2-135M-Instruct, fetched once into the cache; skips the test with the reason when it cannot be."""
+    """The folder of SmolLM2-135M-Instruct, fetched once into the cache; skips, with the reason, when it cannot be."""
     from vtop.engine.errors import VtopError
     from vtop.engine.model_source import resolve
 
