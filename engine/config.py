@@ -35,6 +35,9 @@ class EngineConfig:
     device: Device = _option("auto", "where the model runs; auto takes cuda when there is one")
     dtype: DType = _option("auto", "weights and KV; auto is float32 on cpu, the model's own on cuda")
     seed: int = _option(0, "seed for requests that bring none")
+    cpu_threads: int | None = _option(
+        None, "torch threads on cpu (default: OMP_NUM_THREADS, else 1 for small models and all cores for others)"
+    )
     attention_backend: str = _option("auto", "auto, torch or reference")
 
     block_size: int = _option(16, "tokens per KV block")
@@ -42,7 +45,9 @@ class EngineConfig:
     gpu_memory_utilization: float = _option(0.9, "share of GPU memory for weights, activations and KV")
     kv_cache_memory: float | None = _option(None, "GiB for the KV pool on cpu (default: 25 % of free RAM, at most 4)")
 
-    enable_prefix_caching: bool = _option(True, "begin prompts with blocks that earlier ones of the same beginning left")
+    enable_prefix_caching: bool = _option(
+        True, "begin prompts with blocks that earlier ones of the same beginning left"
+    )
 
     max_model_len: int | None = _option(None, "longest prompt + output in tokens (default: the model's own limit)")
     max_num_seqs: int = _option(64, "most sequences that run at once")
@@ -70,7 +75,13 @@ class EngineConfig:
                 raise BadValue(f.name, value, f"choose one of {', '.join(choices)}")
         if self.block_size not in ACCEPTED_BLOCK_SIZES:
             raise BadValue("block_size", self.block_size, f"choose one of {', '.join(map(str, ACCEPTED_BLOCK_SIZES))}")
-        for name in ("num_gpu_blocks_override", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
+        for name in (
+            "num_gpu_blocks_override",
+            "cpu_threads",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadValue(name, value, "give at least 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import chain, pairwise
 from time import perf_counter
 from typing import Any
@@ -20,6 +21,8 @@ from vtop.engine.model_source import Progress, no_progress, resolve
 from vtop.engine.sampler import Sampler, logprobs_of
 from vtop.kernels.api import AttentionBatch
 from vtop.kernels.registry import UnknownBackend, get_backend
+
+SMALL_MODEL = 20_000_000  # parameters; below, one thread is fastest on cpu
 
 
 class TorchExecutor:
@@ -210,6 +213,8 @@ def build_executor(
     else:
         device = model.device
         name = getattr(model.config, "_name_or_path", "") or type(model).__name__
+    if device.type == "cpu":
+        set_threads(model, config)
     progress("checking the model", 0, None)
     loaded = load_model(model, name=name, backend=backend, tokenizer=tokenizer)
     try:
@@ -241,6 +246,19 @@ def build_executor(
         kv_note=sizing.explanation,
     )
     return executor, tokenizer, facts
+
+
+def set_threads(model: Any, config: EngineConfig) -> None:
+    """Choose how many threads torch uses in this thread's calls.
+
+    A small model's matrices are too small to share out: its steps wait for the slower of two threads, and longer the
+    busier the machine is.
+    """
+    threads = config.cpu_threads
+    if threads is None and "OMP_NUM_THREADS" not in os.environ and model.num_parameters() < SMALL_MODEL:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def pick_device(name: str) -> torch.device:
