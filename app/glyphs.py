@@ -17,6 +17,10 @@ class Glyphs:
     open: str  # held, and its last tokens are still to come
     shared: str
     freed: str  # went free since the last picture
+    cached: str  # nobody holds it, and its content can be hit
+    kept: str  # held, and its content can be hit
+    others: str  # after an owner's letter: and others
+    copied: str  # a fresh copy on write
     fill: str
     bar_full: str
     bar: str
@@ -40,6 +44,10 @@ class Glyphs:
     finish: str
     wait: str
     pool: str
+    hit: str
+    evict: str
+    cow: str
+    cache: str
     fail: str
     note: str
     pause: str
@@ -51,17 +59,19 @@ class Glyphs:
 
 
 UNICODE: Final = Glyphs(
-    free="·", used="■", open="◧", shared="▣", freed="○", fill="▁▂▃▄▅▆▇█",
+    free="·", used="■", open="◧", shared="▣", freed="○", cached="◇", kept="°", others="+", copied="↳", fill="▁▂▃▄▅▆▇█",
     bar_full="█", bar="▏▎▍▌▋▊▉", line="━", line_half="╸", rule="─", ellipsis="…", arrow="→", times="×", dash="–",
     dot="·", marker="▌", cursor="◂", scroll="│", thumb="┃", preempt="▼", arrive="+", admit="▸", resume="▹", refuse="⊘",
-    finish="✓", wait="◦", pool="◫", fail="✗", note="›", pause="‖", run="▶", idle="○", load="◌", stall="▲", upto="–",
+    finish="✓", wait="◦", pool="◫", hit="◇", evict="⊖", cow="↳", cache="∅", fail="✗", note="›", pause="‖", run="▶",
+    idle="○", load="◌", stall="▲", upto="–",
 )  # fmt: skip
 
 ASCII: Final = Glyphs(
-    free=".", used="#", open="+", shared="%", freed="o", fill="12345678",
+    free=".", used="#", open="+", shared="%", freed="o", cached=":", kept="'", others="+", copied="^", fill="12345678",
     bar_full="#", bar="       ", line="=", line_half="-", rule="-", ellipsis="..", arrow="->", times="x", dash="-",
     dot="|", marker=">", cursor="<", scroll="|", thumb="#", preempt="!", arrive="+", admit=">", resume="}", refuse="/",
-    finish="*", wait="~", pool="=", fail="X", note="-", pause="=", run=">", idle="o", load="~", stall="!", upto="-",
+    finish="*", wait="~", pool="=", hit=":", evict="x", cow="^", cache="0", fail="X", note="-", pause="=", run=">",
+    idle="o", load="~", stall="!", upto="-",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ The live view, a recording, a replay and the audit all read this. Nothing here a
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class RequestView:
     admissions: int = 0
     preemptions: int = 0
     tokens_lost: int = 0
+    hit_tokens: int = 0  # that need not be computed, over all admissions
     reason: ev.WaitReason | None = None
     reason_since: float = 0.0
     scheduled_tokens: int = 0  # in the latest step that ran
@@ -164,6 +166,7 @@ class EngineState:
         self.ref_count: npt.NDArray[np.int32] = np.zeros(meta.num_blocks, np.int32)
         self.owner: npt.NDArray[np.int32] = np.full(meta.num_blocks, FREE, np.int32)
         self.hashed: npt.NDArray[np.bool_] = np.zeros(meta.num_blocks, np.bool_)  # content can be hit
+        self._sharers: dict[int, list[int]] = {}  # of blocks with several holders: their numbers, latest last
         self.used = 0
         self.requests: dict[str, RequestView] = {}  # alive ones
         self.waiting: dict[str, RequestView] = {}
@@ -205,6 +208,15 @@ class EngineState:
     def running_order(self) -> list[RequestView]:
         """Running requests in policy order."""
         return sorted(self.running.values(), key=lambda r: r.key)
+
+    def copy(self) -> EngineState:
+        """A state that stands still while this one goes on. Finished requests never change, so they are shared."""
+        still = copy.copy(self)
+        memo: dict[int, Any] = {id(self.meta): self.meta}
+        memo.update((id(view), view) for view in self.finished)
+        for name, value in vars(self).items():
+            setattr(still, name, copy.deepcopy(value, memo))
+        return still
 
     def find(self, request_id: str) -> RequestView | None:
         """A request by id: alive, or the latest finished one of that id that is still kept."""
@@ -298,14 +310,17 @@ class EngineState:
             self._hold(view, block)
 
     def _blocks_freed(self, e: ev.BlocksFreed) -> None:
-        seq = self.requests[e.id].sequences[e.seq]
+        view = self.requests[e.id]
+        seq = view.sequences[e.seq]
         seq.blocks.clear()
         seq.num_computed = 0
         for block in e.blocks:
-            self._let_go(block)
+            self._let_go(view, block)
 
     def _prefix_lookup(self, e: ev.PrefixLookup) -> None:
-        self.requests[e.id].sequences[0].num_computed = e.hit
+        view = self.requests[e.id]
+        view.sequences[0].num_computed = e.hit
+        view.hit_tokens += e.hit
         totals = self.totals
         if e.resumed:
             totals.resumed_hit_tokens += e.hit
@@ -327,18 +342,26 @@ class EngineState:
         view = self.requests[e.id]
         view.sequences[e.seq].blocks[e.logical] = e.target
         self._hold(view, e.target)
-        self._let_go(e.source)
+        self._let_go(view, e.source)
         self.totals.copies += 1
 
     def _hold(self, view: RequestView, block: int) -> None:
         if self.ref_count[block] == 0:
             self.used += 1
+        else:
+            self._sharers.setdefault(block, [int(self.owner[block])]).append(view.number)
         self.ref_count[block] += 1
         self.owner[block] = view.number
 
-    def _let_go(self, block: int) -> None:
+    def _let_go(self, view: RequestView, block: int) -> None:
         self.ref_count[block] -= 1
-        if self.ref_count[block] == 0:
+        sharers = self._sharers.get(block)
+        if sharers is not None:
+            sharers.remove(view.number)
+            self.owner[block] = sharers[-1]
+            if len(sharers) == 1:
+                del self._sharers[block]
+        else:
             self.used -= 1
             self.owner[block] = FREE
 

@@ -16,12 +16,13 @@ from vtop.engine.state import FREE, EngineState, RequestView
 
 Ints = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
-# kinds
-OUTSIDE, EMPTY, FREED, OWNER, USED, OPEN, SHARED, AGE, REFS = (n << 20 for n in range(9))
+# kinds; CACHED: nobody holds it, and its content can be hit
+OUTSIDE, EMPTY, FREED, OWNER, USED, OPEN, SHARED, AGE, REFS, CACHED = (n << 20 for n in range(10))
 KIND: Final = 0xF << 20
-# flags
-LIT, DIM, MARKED = 1 << 24, 1 << 25, 1 << 26
+# flags; KEPT: held, and its content can be hit; SEVERAL: several tables hold it; COPIED: a fresh copy on write
+LIT, DIM, MARKED, KEPT, SEVERAL, COPIED = (1 << n for n in range(24, 30))
 # value: how full the cell is (0: one block, and full), and a number
 LEVEL_SHIFT: Final = 10
 NUMBER: Final = (1 << LEVEL_SHIFT) - 1
@@ -35,6 +36,7 @@ class Watch:
     """Compares the pool with the last look at it: what changed, and since which step a block is held or free.
 
     EngineState has no ages; they are counted from the first look, or from a change seen between two looks.
+    `owner` is that of the state, put right where the one who took a shared block last holds it no longer.
     """
 
     def __init__(self) -> None:
@@ -42,7 +44,9 @@ class Watch:
         self._step = -1
         self._serial = -1
         self._ref: Ints = np.zeros(0, np.int32)
-        self._owner: Ints = np.zeros(0, np.int32)
+        self._owner: Ints = np.zeros(0, np.int32)  # as the state said it
+        self._hashed: Flags = np.zeros(0, np.bool_)
+        self.owner: Ints = np.zeros(0, np.int32)
         self.since: Ints = np.zeros(0, np.int32)
         self.freed: Ints = np.zeros(0, np.int32)  # step in which it went free, -1 when not seen
 
@@ -52,20 +56,41 @@ class Watch:
         before = self._step
         self._state, self._serial, self._step = state, state.serial, state.step
         if not known:
-            self._ref, self._owner = state.ref_count.copy(), state.owner.copy()
+            self._ref, self._owner, self._hashed = state.ref_count.copy(), state.owner.copy(), state.hashed.copy()
+            self.owner = state.owner.copy()
+            self._settle(state, np.flatnonzero(state.owner != FREE))
             self.since = np.full(len(self._owner), state.step, np.int32)
             self.freed = np.full(len(self._owner), -1, np.int32)
             return None
-        differs = (state.owner != self._owner) | (state.ref_count != self._ref)
+        differs = (state.owner != self._owner) | (state.ref_count != self._ref) | (state.hashed != self._hashed)
         changed: Index = np.flatnonzero(differs)
+        unsure: Index = np.flatnonzero(differs | (self.owner != self._owner))
         if len(changed):
-            owner = state.owner[changed]
-            other = changed[owner != self._owner[changed]]  # a further reference does not make a block young
-            self.since[other] = state.step
-            self.freed[changed[owner == FREE]] = state.step
-            self._owner[changed] = owner
-            self._ref[changed] = state.ref_count[changed]
-        return changed if before <= state.step else None
+            owner, ref = state.owner[changed], state.ref_count[changed]
+            # a further reference does not make a block young
+            young = (owner != self._owner[changed]) & ~((self._ref[changed] > 0) & (ref > 1))
+            self.since[changed[young]] = state.step
+            self.freed[changed[young & (owner == FREE)]] = state.step
+            self._owner[changed], self._ref[changed], self._hashed[changed] = owner, ref, state.hashed[changed]
+        if len(unsure):
+            self._settle(state, unsure)
+            differs[unsure] = True
+        return np.flatnonzero(differs) if before <= state.step else None
+
+    def _settle(self, state: EngineState, blocks: Index) -> None:
+        """Owners of these blocks: who took it last, if that request holds it still, else another one that does."""
+        owner = self.owner[blocks] = state.owner[blocks]
+        claimed = set(np.unique(owner).tolist())
+        sure = state.owner == FREE
+        for request in state.running.values():
+            if request.number in claimed:
+                table = blocks_of(request)
+                sure[table[state.owner[table] == request.number]] = True
+        left = set(blocks[~sure[blocks]].tolist())
+        for request in state.running.values() if left else ():
+            for seq in request.sequences:
+                for block in left.intersection(seq.blocks):
+                    self.owner[block] = request.number
 
     def ages(self, step: int) -> Ints:
         """Bucket of every block's age: 0 this step, then doubling, up to AGES - 1."""
@@ -93,10 +118,11 @@ def open_blocks(requests: Iterable[RequestView], block_size: int) -> tuple[list[
     return blocks, levels
 
 
-def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints:
-    """One code per block. The level tells how full it is; 0 means full."""
-    owner, ref = state.owner, state.ref_count
-    free = owner == FREE
+def single_codes(state: EngineState, watch: Watch, colouring: Colouring, copied: Index | None = None) -> Ints:
+    """One code per block. The level tells how full it is; 0 means full. `copied` are fresh copies on write."""
+    ref, hashed = state.ref_count, state.hashed
+    owner = watch.owner
+    free = state.owner == FREE
     codes: Ints
     if colouring == "owner":
         codes = OWNER + owner % OWNER_CYCLE
@@ -106,16 +132,24 @@ def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints
         codes = AGE + watch.ages(state.step)
     else:
         codes = REFS + np.minimum(ref, NUMBER)
+    codes[hashed] |= KEPT
+    if colouring in ("owner", "age"):  # the others say it anyway
+        codes[ref > 1] |= SEVERAL
     codes[free] = EMPTY
     if colouring == "state":
         codes[free & (watch.freed == state.step)] = FREED
+    codes[free & hashed] = CACHED
     if colouring in ("owner", "state"):
         found, levels = open_blocks(state.running.values(), state.block_size)
         blocks, level = np.array(found, np.intp), np.array(levels, np.int32) << LEVEL_SHIFT
-        alone = ref[blocks] == 1  # a shared block is as full as its fullest holder made it
+        # A shared block is as full as its fullest holder made it, and only full ones can be hit.
+        alone = (ref[blocks] == 1) & ~hashed[blocks]
         if colouring == "state":
             codes[blocks[alone]] = OPEN
         codes[blocks[alone]] |= level[alone]
+    if copied is not None and len(copied):
+        held = copied[(copied < len(ref))]
+        codes[held[ref[held] > 0]] |= COPIED
     return codes.astype(np.int32, copy=False)
 
 
@@ -126,6 +160,7 @@ class Aggregate:
         self.blocks, self.per_cell = blocks, per_cell
         cells = -(-blocks // per_cell)
         self.used: Ints = np.zeros(cells, np.int32)
+        self.cached: Ints = np.zeros(cells, np.int32)
         self.lowest: Ints = np.zeros(cells, np.int32)  # owner number; the highest when nobody holds any
         self.highest: Ints = np.zeros(cells, np.int32)
         self.refs: Ints = np.zeros(cells, np.int32)
@@ -141,16 +176,17 @@ class Aggregate:
         index = cells[:, None] * self.per_cell + np.arange(self.per_cell)
         inside = index < self.blocks
         index = np.minimum(index, self.blocks - 1)  # the last cell repeats the last block: harmless for min and max
-        owner = state.owner[index]
+        owner = watch.owner[index]
         held = owner != FREE
         self.used[cells] = (held & inside).sum(axis=1)
+        self.cached[cells] = (~held & inside & state.hashed[index]).sum(axis=1)
         self.highest[cells] = owner.max(axis=1)
         self.lowest[cells] = np.where(held, owner, np.iinfo(np.int32).max).min(axis=1)
         self.refs[cells] = state.ref_count[index].max(axis=1)
         self.newest[cells] = np.where(held, watch.since[index], -1).max(axis=1)
 
     def codes(self, state: EngineState, colouring: Colouring) -> Ints:
-        """Level by the share of blocks held: any at all is 1, all of them is 8."""
+        """Level by the share of blocks held: any at all is 1, all of them is 8. CACHED: none held, some cached."""
         used = self.used
         sizes = np.full(len(used), self.per_cell)
         sizes[-1] = self.blocks - self.per_cell * (len(used) - 1)
@@ -165,6 +201,7 @@ class Aggregate:
         else:
             codes = REFS + level + np.minimum(self.refs, NUMBER)
         codes[used == 0] = EMPTY
+        codes[(used == 0) & (self.cached > 0)] = CACHED
         out: Ints = codes.astype(np.int32, copy=False)
         return out
 

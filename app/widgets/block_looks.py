@@ -7,20 +7,24 @@ from rich.style import Style
 from vtop.app.colours import OWNERS, Palette
 from vtop.app.glyphs import Glyphs, glyphs, letter
 from vtop.app.widgets import block_codes as bc
+from vtop.app.widgets.block_grid import Grid
 
 Look = tuple[str, Style]
+_BY_STATE = (bc.USED, bc.OPEN, bc.SHARED)
+_NOBODY = (bc.OUTSIDE, bc.EMPTY, bc.FREED, bc.CACHED)
 
 
 class Looks(dict[int, Look]):
     """Code to look, filled as codes come up: a few hundred make up any map. A dict, because every cell asks it."""
 
-    def __init__(self, palette: Palette, ascii: bool, cell_width: int, aggregate: bool) -> None:
+    def __init__(self, palette: Palette, ascii: bool, grid: Grid) -> None:
         super().__init__()
+        self.tiles = grid.tiles
         self._palette = palette
         self.ascii = ascii
         self._glyphs: Glyphs = glyphs(ascii)
-        self._width = cell_width
-        self._aggregate = aggregate
+        self._width = 1 if grid.tiles else grid.cell_width
+        self._aggregate = grid.per_cell > 1
 
     def __missing__(self, code: int) -> Look:
         look = self[code] = self._make(code)
@@ -30,6 +34,8 @@ class Looks(dict[int, Look]):
         palette, g = self._palette, self._glyphs
         kind, number, level = code & bc.KIND, code & bc.NUMBER, (code >> bc.LEVEL_SHIFT) & 0xF
         text, style = self._plain(kind, number)
+        if code & bc.COPIED and kind in _BY_STATE:
+            text, style = g.copied, palette.tiles[5]
         if code & bc.DIM and kind not in (bc.EMPTY, bc.OUTSIDE):
             style = palette.faint
         if code & bc.LIT:
@@ -41,12 +47,28 @@ class Looks(dict[int, Look]):
             text = g.fill[level - 1] + (second if self._width > 1 else "")
         elif level and self._width > 1:
             text += g.fill[level - 1]
+        elif self._width > 1:
+            text += self.mark(code)
         if code & bc.MARKED:
             style = palette.cursor
             text = text[0] + g.cursor if self._width > 1 else text
-        if self._width == 3 and len(text) < 3 and kind not in (bc.EMPTY, bc.FREED, bc.OUTSIDE):
+        if self._width == 3 and len(text) < 3 and kind not in (bc.EMPTY, bc.FREED, bc.CACHED, bc.OUTSIDE):
             text = f" {text}"
         return f"{text:<{self._width}}", style
+
+    def mark(self, code: int) -> str:
+        """A second sign of a held block, where there is room for one; empty when it needs none.
+
+        Tiles have room in every colouring, other cells only for what their colouring does not hide behind a letter.
+        """
+        g, kind = self._glyphs, code & bc.KIND
+        if code & bc.COPIED and kind not in _BY_STATE:
+            return g.copied
+        if code & bc.SEVERAL:
+            return g.others
+        if code & bc.KEPT and kind not in _NOBODY and (kind in _BY_STATE or self.tiles):
+            return g.kept
+        return ""
 
     def _plain(self, kind: int, number: int) -> Look:
         palette, g, aggregate = self._palette, self._glyphs, self._aggregate
@@ -56,6 +78,8 @@ class Looks(dict[int, Look]):
             return (f" {g.free}" if self._width == 3 else g.free), palette.faint
         if kind == bc.FREED:
             return (f" {g.freed}" if self._width == 3 else g.freed), palette.warn
+        if kind == bc.CACHED:
+            return (f" {g.cached}" if self._width == 3 else g.cached), palette.muted
         if kind == bc.OWNER:
             if number == bc.MIXED:
                 return g.used, palette.muted

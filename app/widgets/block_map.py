@@ -17,12 +17,14 @@ from vtop.app.widgets import block_codes as bc
 from vtop.app.widgets.block_grid import Grid, make_grid
 from vtop.app.widgets.block_looks import Looks
 from vtop.app.widgets.block_tiles import tile_line
-from vtop.app.widgets.block_words import cell_text, heading_pieces, legend_groups, to_content
+from vtop.app.widgets.block_words import Present, cell_text, heading_pieces, legend_groups, to_content
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.rows import Row, heading, join_fitting
+from vtop.engine import events as ev
 from vtop.engine.state import EngineState
 
 LEGEND_FROM = 5  # rows: a lower map has no legend
+COPIED_STEPS = 4  # a copy on write is marked for so many steps: one would be gone before it is seen
 
 
 class BlockMap(Panel, can_focus=True):
@@ -64,6 +66,20 @@ class BlockMap(Panel, can_focus=True):
         self._edges: tuple[list[Segment], list[Segment]] = ([], [])  # heading and legend
         self._cursor: int | None = None
         self._hovered: int | None = None
+        self._copies: tuple[int, list[int]] = (-1, [])  # the latest step that copied on write, and its targets
+
+    # --- feeding ---------------------------------------------------------------------------------------------
+
+    def add(self, frame: ev.Frame) -> None:
+        """Take note of what the state does not hold: the blocks that the latest step copied on write."""
+        targets = [event.target for event in frame.events if isinstance(event, ev.CopiedOnWrite)]
+        if targets:
+            before = self._copies[1] if self._copies[0] == frame.step else []
+            self._copies = (frame.step, before + targets)
+
+    def _fresh_copies(self, state: EngineState) -> bc.Index:
+        step, targets = self._copies
+        return np.array(targets if 0 <= state.step - step < COPIED_STEPS else [], np.intp)
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
@@ -94,8 +110,7 @@ class BlockMap(Panel, can_focus=True):
         fresh = grid != self._grid or looks is None or looks.ascii != view.ascii
         if fresh:
             self._grid = grid
-            look_width = 1 if grid.tiles else grid.cell_width
-            self._looks = Looks(self.palette, view.ascii, look_width, grid.per_cell > 1)
+            self._looks = Looks(self.palette, view.ascii, grid)
             self._aggregate = bc.Aggregate(state.num_blocks, grid.per_cell) if grid.per_cell > 1 else None
             self._strips.clear()
         codes = self._make_codes(view, state, None if fresh else changed)
@@ -118,7 +133,7 @@ class BlockMap(Panel, can_focus=True):
         """Codes of all cells, as rows; cells behind the last block are OUTSIDE."""
         grid = self._grid
         if self._aggregate is None:
-            codes = bc.single_codes(state, self._watch, view.colouring)
+            codes = bc.single_codes(state, self._watch, view.colouring, self._fresh_copies(state))
         else:
             self._aggregate.count(state, self._watch, changed)
             codes = self._aggregate.codes(state, view.colouring)
@@ -140,7 +155,7 @@ class BlockMap(Panel, can_focus=True):
     def _draw_edges(self, view: View, width: int) -> list[int]:
         """Heading and legend; returns the rows that differ from what is on the screen."""
         palette = self.palette
-        facts, notes = heading_pieces(view, self._grid, palette)
+        facts, notes = heading_pieces(view, self._grid, palette, width)
         top = heading("KV BLOCKS", facts, notes, width, palette, self.has_focus, view.ascii)
         bottom = self._bottom_row(view, width) if self._legend_shown else []
         old, self._edges = self._edges, (top, bottom)
@@ -159,10 +174,23 @@ class BlockMap(Panel, can_focus=True):
         block = self._hovered if self._hovered is not None else self._marked(view)
         if block is not None and block < view.state.num_blocks:
             return row.words(cell_text(view, self._grid, block), palette.strong).done(palette.base)
-        groups = legend_groups(view, self._grid, palette)
+        groups = legend_groups(view, self._grid, palette, self._present())
         if join_fitting(groups, row.left, ("  ", palette.base), row) < len(groups) and row.left > 3:
             row.put("  " + self.glyphs.ellipsis, palette.faint)
         return row.done(palette.base)
+
+    def _present(self) -> Present:
+        """Which signs, other than those of every map, can be seen now."""
+        codes, grid = self._codes, self._grid
+        flags = int(np.bitwise_or.reduce(codes, axis=None)) if codes.size else 0
+        by_state = self._view is not None and self._view.colouring == "state"
+        second = grid.per_cell == 1 and (grid.tiles or grid.cell_width > 1)
+        return Present(
+            cached=bool((codes & bc.KIND == bc.CACHED).any()),
+            kept=second and (by_state or grid.tiles) and bool(flags & bc.KEPT),
+            several=second and bool(flags & bc.SEVERAL),
+            copied=(second or by_state) and bool(flags & bc.COPIED),
+        )
 
     def _marked(self, view: View) -> int | None:
         """The block under the cursor while the map has the focus, else the selected one."""
@@ -230,7 +258,7 @@ class BlockMap(Panel, can_focus=True):
 
     def legend(self, view: View) -> Content:
         """All of the legend, for a help or a status line."""
-        return to_content(legend_groups(view, self._grid, self.palette))
+        return to_content(legend_groups(view, self._grid, self.palette, self._present()))
 
     # --- pointing --------------------------------------------------------------------------------------------
 

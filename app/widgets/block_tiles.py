@@ -8,13 +8,13 @@ from rich.segment import Segment
 from rich.style import Style
 
 from vtop.app.colours import Palette
-from vtop.app.glyphs import thin_bar
+from vtop.app.glyphs import glyphs, thin_bar
 from vtop.app.widgets import block_codes as bc
 from vtop.app.widgets.block_grid import Grid
 from vtop.app.widgets.block_looks import Looks
 
 _BOLD = Style(bold=True)
-_BARE = (bc.EMPTY, bc.FREED, bc.OUTSIDE)
+_BARE = (bc.EMPTY, bc.FREED, bc.CACHED, bc.OUTSIDE)
 
 
 def tile_line(codes: Sequence[int], row: int, line: int, grid: Grid, looks: Looks, palette: Palette) -> list[Segment]:
@@ -28,9 +28,13 @@ def tile_line(codes: Sequence[int], row: int, line: int, grid: Grid, looks: Look
         if line > 1 or kind == bc.OUTSIDE:
             segments.append(Segment(" " * size, palette.base))
         elif line == 0:
-            number = palette.faint if kind in _BARE or code & bc.DIM else palette.muted
+            quiet = palette.faint if kind in _BARE or code & bc.DIM else palette.muted
+            number = str(first + column)
+            mark = looks.mark(code) if size - 1 > len(number) else ""
             segments.append(Segment(symbol[0], style if kind in _BARE else style + _BOLD))
-            segments.append(Segment(f"{first + column:>{size - 1}}", _on(number, style, code)))
+            if mark:
+                segments.append(Segment(mark, style if code & (bc.SEVERAL | bc.COPIED) else _on(quiet, style, code)))
+            segments.append(Segment(f"{number:>{size - 1 - len(mark)}}", _on(quiet, style, code)))
         else:
             segments.extend(_bar(code, kind, size, style, looks, palette))
         segments.append(Segment(" ", palette.base))
@@ -38,6 +42,9 @@ def tile_line(codes: Sequence[int], row: int, line: int, grid: Grid, looks: Look
 
 
 def _bar(code: int, kind: int, size: int, style: Style, looks: Looks, palette: Palette) -> list[Segment]:
+    if kind == bc.CACHED:  # thinner than what somebody holds
+        ground = palette.cursor if code & bc.MARKED else palette.faint
+        return [Segment(glyphs(looks.ascii).rule * size, ground)]
     if kind in _BARE:
         return [Segment(" " * size, palette.cursor if code & bc.MARKED else palette.base)]
     level = (code >> bc.LEVEL_SHIFT) & 0xF

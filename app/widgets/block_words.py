@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from textual.content import Content
 from textual.style import Style as TextualStyle
@@ -12,12 +13,23 @@ from vtop.app.glyphs import glyphs, letter
 from vtop.app.view import View
 from vtop.app.widgets.block_grid import Grid
 from vtop.app.widgets.reasons import short_id
-from vtop.app.widgets.rows import Piece
+from vtop.app.widgets.rows import Piece, cells_of
 from vtop.app.widgets.units import count
 from vtop.engine.state import EngineState, RequestView
 
 OWNERS_NAMED = 24  # in a legend
 ID_IN_LEGEND = 12
+_AROUND_FACTS = 26  # cells of a heading for its title, rulers and the name of the colouring
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Which of the rarer signs a map shows; the legend has no others."""
+
+    cached: bool = False
+    kept: bool = False
+    several: bool = False
+    copied: bool = False
 
 
 def holders(state: EngineState, block: int) -> Iterator[tuple[RequestView, int, int]]:
@@ -29,27 +41,29 @@ def holders(state: EngineState, block: int) -> Iterator[tuple[RequestView, int, 
 
 
 def block_text(view: View, block: int) -> str:
-    """`block 17 used, 1 ref: req-3 [2] tokens 32–47, 16/16 filled`. Ids are cleaned."""
+    """`block 17 used, 1 ref, can be hit: req-3 [2] tokens 32–47, 16/16 filled`. Ids are cleaned.
+
+    Owners that hold the block at the same place of their tables are named together.
+    """
     state = view.state
     if state is None or not 0 <= block < state.num_blocks:
         return ""
     g = glyphs(view.ascii)
-    refs = int(state.ref_count[block])
+    refs, kept = int(state.ref_count[block]), bool(state.hashed[block])
     if refs == 0:
-        return f"block {block} {g.free} free"
+        return f"block {block} " + (f"{g.cached} cached, its content can be hit" if kept else f"{g.free} free")
     size = state.block_size
-    parts = []
+    places: dict[str, list[str]] = {}
     for request, index, logical in holders(state, block):
         seq = request.sequences[index]
-        filled = min(size, max(0, seq.num_computed - logical * size))
+        filled = size if kept else min(size, max(0, seq.num_computed - logical * size))
         where = f"[{logical}]" if len(request.sequences) == 1 else f"[{index}:{logical}]"
         first = logical * size
-        parts.append(
-            f"{letter(request.number)} {short_id(request.id, view.ascii)} {where}"
-            f" tokens {first}{g.upto}{first + size - 1}, {filled}/{size} filled"
-        )
+        place = f"{where} tokens {first}{g.upto}{first + size - 1}, {filled}/{size} filled"
+        places.setdefault(place, []).append(f"{letter(request.number)} {short_id(request.id, view.ascii)}")
     kind = f"{g.shared} shared, {refs} refs" if refs > 1 else f"{g.used} used, 1 ref"
-    return f"block {block} {kind}: " + "; ".join(parts)
+    hit = ", can be hit" if kept else ""
+    return f"block {block} {kind}{hit}: " + "; ".join(f"{', '.join(who)} {place}" for place, who in places.items())
 
 
 def cell_text(view: View, grid: Grid, block: int) -> str:
@@ -60,12 +74,14 @@ def cell_text(view: View, grid: Grid, block: int) -> str:
         return text
     first = block // grid.per_cell * grid.per_cell
     last = min(first + grid.per_cell, state.num_blocks) - 1
-    used = int((state.ref_count[first : last + 1] > 0).sum())
+    held = state.ref_count[first : last + 1] > 0
+    used, cached = int(held.sum()), int((state.hashed[first : last + 1] & ~held).sum())
     g = glyphs(view.ascii)
-    return f"blocks {first}{g.upto}{last}: {used} of {last - first + 1} used {g.dot} {text}"
+    more = f", {cached} cached" if cached else ""
+    return f"blocks {first}{g.upto}{last}: {used} of {last - first + 1} used{more} {g.dot} {text}"
 
 
-def legend_groups(view: View, grid: Grid, palette: Palette) -> list[list[Piece]]:
+def legend_groups(view: View, grid: Grid, palette: Palette, present: Present) -> list[list[Piece]]:
     """Groups of pieces; a group is shown whole or not at all."""
     g = glyphs(view.ascii)
     plain = palette.muted
@@ -79,6 +95,14 @@ def legend_groups(view: View, grid: Grid, palette: Palette) -> list[list[Piece]]
             ]
         )
     groups.append([(g.free, palette.faint), (" free", plain)])
+    if present.cached:
+        groups.append([(g.cached, palette.muted), (" cached", plain)])
+    if present.copied:
+        groups.append([(g.copied, palette.tiles[5]), (" copied on write", plain)])
+    if present.several:
+        groups.append([(g.others, palette.base), (" shared", plain)])
+    if present.kept:
+        groups.append([(g.kept, palette.base), (" can be hit", plain)])
     tiles = palette.owners if aggregate else palette.tiles
     if view.colouring == "state":
         for symbol, style, word in (
@@ -110,11 +134,11 @@ def legend_groups(view: View, grid: Grid, palette: Palette) -> list[list[Piece]]
     else:
         if aggregate:
             groups.append([(g.used, palette.muted), (" several owners", plain)])
-        elif grid.tiles:
-            groups.append([(g.line * 2, palette.base), (" tokens in it", plain)])
-        elif grid.cell_width > 1:
-            groups.append([(f"{g.fill[0]}{g.fill[3]}{g.fill[6]}", palette.base), (" filling", plain)])
         groups.extend(_owner_groups(view, palette))
+        if grid.tiles:
+            groups.append([(g.line * 2, palette.base), (" tokens in it", plain)])
+        elif grid.cell_width > 1 and not aggregate:
+            groups.append([(f"{g.fill[0]}{g.fill[3]}{g.fill[6]}", palette.base), (" filling", plain)])
     return groups
 
 
@@ -132,19 +156,23 @@ def _owner_groups(view: View, palette: Palette) -> list[list[Piece]]:
     ]
 
 
-def heading_pieces(view: View, grid: Grid, palette: Palette) -> tuple[list[Piece], list[Piece]]:
-    """Facts after the title, and notes at the right end."""
+def heading_pieces(view: View, grid: Grid, palette: Palette, width: int) -> tuple[list[Piece], list[Piece]]:
+    """Facts after the title, and notes at the right end. Used, cached and free add up to the pool."""
     state = view.state
     if state is None:
         return [], []
-    used, total = state.used, state.num_blocks
+    used, total, cached = state.used, state.num_blocks, state.cached
     per_cent = 100 * used / total if total else 0.0
     style = palette.bad if per_cent >= 95 else palette.warn if per_cent >= 80 else palette.good
-    facts: list[Piece] = [
-        (f"  {count(used)}/{count(total)}", palette.base),
-        (f" {per_cent:.0f}%", style),
-    ]
+    facts: list[Piece] = [(f"  {count(used)}/{count(total)}", palette.base), (f" {per_cent:.0f}%", style)]
     g = glyphs(view.ascii)
+    free = count(total - used - cached)
+    words: list[Piece] = [(f" used, {count(cached)} cached" if cached else " used", palette.base)]
+    words.append((f", {free} free", palette.base))
+    if cells_of([*facts, *words]) + _AROUND_FACTS <= width:
+        facts += words
+    elif cached:
+        facts += [(f"  {g.cached} {count(cached)}", palette.muted), (f"  {g.free} {free}", palette.muted)]
     notes: list[Piece] = [(f"by {view.colouring}", palette.base)]
     if grid.per_cell > 1:
         notes.append((f" {g.dot} 1 cell = {grid.per_cell} blocks", palette.muted))

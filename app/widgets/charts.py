@@ -14,7 +14,8 @@ from vtop.app.colours import Palette
 from vtop.app.view import History, View
 from vtop.app.widgets.panel import Panel, Rows
 from vtop.app.widgets.rows import Row, heading
-from vtop.app.widgets.units import count, rate
+from vtop.app.widgets.units import count, rate, share
+from vtop.engine.state import EngineState
 
 GAP: Final = 2
 LOWEST: Final = 2  # rows of a chart with its heading
@@ -29,6 +30,7 @@ class Series:
     text: Callable[[float], str]
     tone: str  # name of a style of the palette
     top: float | None = None  # of the scale; None goes by the largest value
+    live: Callable[[EngineState], float] | None = None  # what it is now: the last point may be a moment old
 
 
 def _per_cent(value: float) -> str:
@@ -36,10 +38,10 @@ def _per_cent(value: float) -> str:
 
 
 SERIES: Final = (
-    Series("KV used", lambda h: h.kv_used, _per_cent, "good", 1.0),
+    Series("KV used", lambda h: h.kv_used, _per_cent, "good", 1.0, lambda s: share(s.used, s.num_blocks)),
     Series("tokens/s", lambda h: h.tokens_per_second, rate, "accent"),
-    Series("running", lambda h: h.running, count, "good"),
-    Series("waiting", lambda h: h.waiting, count, "warn"),
+    Series("running", lambda h: h.running, count, "good", live=lambda s: len(s.running)),
+    Series("waiting", lambda h: h.waiting, count, "warn", live=lambda s: len(s.waiting)),
 )
 
 
@@ -88,10 +90,11 @@ class Charts(Panel):
         palette = self.palette
         values = series.values(view.history)
         columns = width if view.ascii else 2 * width
-        peak = largest(values[-columns:])
+        now = latest(values) if series.live is None or view.state is None else series.live(view.state)
+        peak = max(now, largest(values[-columns:]))
         top = series.top if series.top is not None else round_top(peak)
         tone: Style = getattr(palette, series.tone)
-        facts = [(f"  {series.text(latest(values))}", tone)]
+        facts = [(f"  {series.text(now)}", tone)]
         notes = [(f"max {series.text(peak)}", palette.muted)]
         rows: Rows = [heading(series.title, facts, notes, width, palette, False, view.ascii)]
         for y, text in enumerate(area(values, width, high - 1, top, ascii=view.ascii)):

@@ -12,7 +12,7 @@ from textual.message import Message
 
 from vtop.app.colours import Palette
 from vtop.app.view import View
-from vtop.app.widgets.log_lines import Kind, Line, line_of, subject, words
+from vtop.app.widgets.log_lines import Kind, Line, line_of, subject, together, words
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count
@@ -48,10 +48,23 @@ class EventLog(ListPanel):
 
     def add(self, frame: ev.Frame) -> None:
         """Take the events of a Frame. Cheap: words are made for what comes on the screen."""
-        for event in frame.events:
+        for event in together(frame.events):
             line = line_of(event, frame.step, frame.time)
-            if line is not None and not (isinstance(event, ev.Waits) and self._waits_on(event)):
+            if line is None or (isinstance(event, ev.Waits) and self._waits_on(event)):
+                continue
+            if not (line.kind is Kind.EVICT and self._evicts_on(line)):
                 self._append(line)
+
+    def _evicts_on(self, line: Line) -> bool:
+        """Nothing but evictions since the last line, which was one: it stands for this too."""
+        last = self._all[-1] if self._all else None
+        if last is None or last.kind is not Kind.EVICT:
+            return False
+        last.step, last.time, last.event = line.step, line.time, line.event
+        last.blocks += line.blocks
+        last.steps += 1
+        self._changed = True
+        return True
 
     def _waits_on(self, event: ev.Waits) -> bool:
         """Only the numbers of the reason changed: it still waits for the same thing, and the log said so."""
@@ -172,16 +185,16 @@ def _styles(line: Line, palette: Palette) -> tuple[Style, Style]:
             return palette.alarm, palette.alarm
         case Kind.REFUSE:
             return palette.bad, palette.base
-        case Kind.ADMIT:
+        case Kind.ADMIT | Kind.HIT:
             return palette.good, palette.base
-        case Kind.RESUME | Kind.WAIT | Kind.POOL:
+        case Kind.RESUME | Kind.WAIT | Kind.POOL | Kind.CACHE:
             return palette.warn, palette.base if line.kind is not Kind.WAIT else palette.muted
         case Kind.FINISH:
             return (palette.good if _ended_well(line) else palette.bad), palette.base
         case Kind.NOTE if isinstance(line.event, ev.Note) and line.event.level != "info":
             style = palette.bad if line.event.level == "error" else palette.warn
             return style, style
-        case Kind.PAUSE:
+        case Kind.PAUSE | Kind.COW:
             return palette.accent, palette.base
         case _:
             return palette.muted, palette.muted

@@ -34,12 +34,12 @@ def fit_fields(fields: Sequence[Field], width: int) -> list[list[Piece]]:
 
 
 class HeaderBar(Panel):
-    """First line: engine state, model, how it schedules. Second line: step, pool, queues, speed, what bound the step.
+    """First line: engine state, model, how it schedules. Second line: step, pool, queues, speed, what limited the step.
 
     One row high, both are one line.
 
     Dropped as it gets narrow, first line: backend, admission, victim, batching, dtype, device, policy, model, vtop;
-    second line: preemptions, cap, bar, bound, tok/s, the share in per cent.
+    second line: prefix hit rate, preemptions, cap, bar, limit, tok/s, the share in per cent.
     """
 
     DEFAULT_CSS = """
@@ -129,7 +129,7 @@ class HeaderBar(Panel):
             (0, [("running ", palette.muted), (count(len(state.running)), palette.good)]),
             (0, [("waiting ", palette.muted), (count(len(state.waiting)), _queue_style(state, palette))]),
             (2, [(rate(speed), palette.base), (" tok/s", palette.muted)]),
-            (3, [("bound by ", palette.muted), (limit_text(state.last_step.limit), palette.base)]),
+            (3, [("limit: ", palette.muted), (limit_text(state.last_step.limit), palette.base)]),
             (
                 9,
                 [
@@ -139,7 +139,16 @@ class HeaderBar(Panel):
                     )
                 ],
             ),
+            *self._prefix(state),
         ]
+
+    def _prefix(self, state: EngineState) -> list[Field]:
+        """Share of the prompt tokens that first admissions found in the prefix cache, once any were looked up."""
+        palette, looked_up = self.palette, state.totals.looked_up_tokens
+        if not looked_up or state.meta.config.get("enable_prefix_caching") is False:
+            return []
+        hits = share(state.totals.hit_tokens, looked_up)
+        return [(10, [("prefix ", palette.muted), (f"{100 * hits:.0f}%", palette.base)])]
 
 
 def _queue_style(state: EngineState, palette: Palette) -> Style:

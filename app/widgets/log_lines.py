@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from vtop.app.glyphs import Glyphs, glyphs
+from vtop.app.safe_text import cells
 from vtop.app.widgets.reasons import ordinal, reason_text, short_id
 from vtop.app.widgets.units import count, duration
 from vtop.engine import events as ev
 from vtop.engine.state import RequestView
 
 SHORT_BELOW = 110  # cells: a preemption is told in fewer words
+BLOCKS_NAMED = 8
 
 
 class Kind(StrEnum):
@@ -27,6 +29,10 @@ class Kind(StrEnum):
     WAIT = "wait"
     FINISH = "finish"
     POOL = "pool"
+    HIT = "hit"
+    EVICT = "evict"
+    COW = "cow"
+    CACHE = "cache"
     FAIL = "fail"
     NOTE = "note"
     PAUSE = "pause"
@@ -41,6 +47,8 @@ class Line:
     time: float
     event: ev.AnyEvent
     request: RequestView | None = None  # of a finished one, for its times
+    blocks: int = 0  # evicted, in this step and those before it that the line stands for
+    steps: int = 1
 
 
 _KINDS: dict[type, Kind] = {
@@ -52,6 +60,10 @@ _KINDS: dict[type, Kind] = {
     ev.Finished: Kind.FINISH,
     ev.StepFailed: Kind.FAIL,
     ev.PoolResized: Kind.POOL,
+    ev.PrefixLookup: Kind.HIT,
+    ev.Evicted: Kind.EVICT,
+    ev.CopiedOnWrite: Kind.COW,
+    ev.CacheReset: Kind.CACHE,
     ev.Paused: Kind.PAUSE,
     ev.Resumed: Kind.PAUSE,
     ev.SpeedSet: Kind.NOTE,
@@ -60,11 +72,25 @@ _KINDS: dict[type, Kind] = {
 }
 
 
+def together(events: Iterable[ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
+    """The events of a step, its evictions as one, where the first of them was."""
+    events = list(events)
+    evicted = [block for event in events if isinstance(event, ev.Evicted) for block in event.blocks]
+    for event in events:
+        if not isinstance(event, ev.Evicted):
+            yield event
+        elif evicted:
+            yield ev.Evicted(evicted)
+            evicted = []
+
+
 def line_of(event: ev.AnyEvent, step: int, time: float) -> Line | None:
     """The line of an event, or None: tokens, chunks and single blocks are not lines."""
     kind = _KINDS.get(type(event))
-    if kind is None:
+    if kind is None or (isinstance(event, ev.PrefixLookup) and not event.hit):
         return None
+    if isinstance(event, ev.Evicted):
+        return Line(kind, step, time, event, blocks=len(event.blocks))
     if kind is Kind.ADMIT and isinstance(event, ev.Admitted) and event.resumed:
         kind = Kind.RESUME
     return Line(kind, step, time, event)
@@ -78,7 +104,7 @@ def subject(line: Line) -> str:
 def words(line: Line, ascii: bool, width: int = 1000) -> str:
     """The message of a line, worded for so many cells. Everything from outside in it is cleaned."""
     if isinstance(line.event, ev.Preempted) and width < SHORT_BELOW:
-        return _preempted_short(line.event, ascii, glyphs(ascii))
+        return _preempted_short(line.event, ascii, glyphs(ascii), width)
     return _WORDS[type(line.event)](line, line.event, ascii, glyphs(ascii))
 
 
@@ -110,7 +136,7 @@ def _admitted(line: Line, e: ev.Admitted, ascii: bool, g: Glyphs) -> str:
 
 
 def _waits(line: Line, e: ev.Waits, ascii: bool, g: Glyphs) -> str:
-    return f"{short_id(e.id, ascii)}  {reason_text(e.reason, ascii)}"
+    return f"{short_id(e.id, ascii)}  {reason_text(e.reason, ascii, own=e.id)}"
 
 
 def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
@@ -118,17 +144,24 @@ def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
     cause = ", pool resized" if e.cause is ev.PreemptCause.POOL_RESIZED else ""
     pool = f"pool {e.used_before}/{e.pool} {g.arrow} {e.used_after}/{e.pool}"
     return (
-        f"{short_id(e.id, ascii)} ({whom}): {_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, {e.mode}, "
-        f"{pool}, {ordinal(e.count)} time, rule {e.rule}{cause}"
+        f"{short_id(e.id, ascii)} ({whom}): {_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, "
+        f"{ordinal(e.count)} time, {pool}, {e.mode}, rule {e.rule}{cause}"
     )
 
 
-def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
+def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs, width: int) -> str:
+    """Who, for whom, blocks, tokens lost and how often come first, in fewer words where they would be cut."""
     whom = "itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii, 16)}"
-    return (
-        f"{short_id(e.id, ascii, 16)} ({whom}): {e.blocks_freed} blk, {e.tokens_lost} tok lost, "
-        f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}, {ordinal(e.count)}, {e.mode}, {e.rule}"
-    )
+    who = f"{short_id(e.id, ascii, 16)} ({whom})"
+    first = f"{who}: {e.blocks_freed} blk, {e.tokens_lost} tok lost, {ordinal(e.count)}"
+    if cells(first) > width:
+        first = f"{who} {e.blocks_freed}blk {e.tokens_lost}tok {ordinal(e.count)}"
+    rest = (f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}", e.mode, e.rule)
+    for part in rest:  # whole or not at all
+        if cells(first) + cells(part) + 2 > width:
+            break
+        first += f", {part}"
+    return first
 
 
 def _finished(line: Line, e: ev.Finished, ascii: bool, g: Glyphs) -> str:
@@ -153,6 +186,30 @@ def _step_failed(line: Line, e: ev.StepFailed, ascii: bool, g: Glyphs) -> str:
 
 def _pool_resized(line: Line, e: ev.PoolResized, ascii: bool, g: Glyphs) -> str:
     return f"{_blocks(e.before)} {g.arrow} {_blocks(e.after)}"
+
+
+def _hit(line: Line, e: ev.PrefixLookup, ascii: bool, g: Glyphs) -> str:
+    again = ", resumed" if e.resumed else ""
+    return f"{short_id(e.id, ascii)}  {e.hit}/{e.tokens} tok, {e.blocks} blk from cache{again}"
+
+
+def _evicted(line: Line, e: ev.Evicted, ascii: bool, g: Glyphs) -> str:
+    text = f"{count(line.blocks)} cached block{'' if line.blocks == 1 else 's'}"
+    if line.steps > 1:
+        return f"{text} in {count(line.steps)} steps"
+    return f"{text}: {_some(e.blocks, g)}"
+
+
+def _some(blocks: list[int], g: Glyphs) -> str:
+    return ", ".join(map(str, blocks[:BLOCKS_NAMED])) + (f" {g.ellipsis}" if len(blocks) > BLOCKS_NAMED else "")
+
+
+def _copied(line: Line, e: ev.CopiedOnWrite, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  blk {e.source} {g.arrow} {e.target}, it was shared"
+
+
+def _cache_reset(line: Line, e: ev.CacheReset, ascii: bool, g: Glyphs) -> str:
+    return f"reset: the content of {_blocks(e.blocks)} can no longer be hit"
 
 
 def _paused(line: Line, e: ev.Paused, ascii: bool, g: Glyphs) -> str:
@@ -184,6 +241,10 @@ _WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
     ev.Finished: _finished,
     ev.StepFailed: _step_failed,
     ev.PoolResized: _pool_resized,
+    ev.PrefixLookup: _hit,
+    ev.Evicted: _evicted,
+    ev.CopiedOnWrite: _copied,
+    ev.CacheReset: _cache_reset,
     ev.Paused: _paused,
     ev.Resumed: _resumed,
     ev.SpeedSet: _speed,

@@ -28,6 +28,7 @@ class Context:
     ascii: bool
     now: float
     head: RequestView | None
+    free: int  # blocks that can be handed out now
 
 
 Draw = Callable[[Row, RequestView, int, int, Context], None]
@@ -96,11 +97,12 @@ def _why(row: Row, request: RequestView, width: int, position: int, context: Con
     palette = context.palette
     head = context.head is None or request is context.head
     # Ids inside the reason were cleaned; `field` only cuts.
-    row.field(why_waiting(request, context.head, context.ascii), palette.warn if head else palette.muted, width)
+    why = why_waiting(request, context.head, context.ascii, free=context.free)
+    row.field(why, palette.warn if head else palette.muted, width)
 
 
 def _held(row: Row, request: RequestView, width: int, position: int, context: Context) -> None:
-    text = reason_text(request.reason, context.ascii) if request.reason is not None else ""
+    text = "" if request.reason is None else reason_text(request.reason, context.ascii, free=context.free)
     row.field(text, context.palette.warn, width)
 
 

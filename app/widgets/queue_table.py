@@ -95,7 +95,7 @@ class QueueTable(ListPanel):
             for column, size in columns:
                 row.field(column.title, palette.muted, size, column.align).gap(palette.base, GAP)
             rows.append(row.done(palette.base))
-        context = Context(palette, self.glyphs, view.ascii, view.now, head)
+        context = Context(palette, self.glyphs, view.ascii, view.now, head, state.free)
         chosen = self._chosen(view)
         self._line = None
         for line, request in enumerate(self._shown):
@@ -134,7 +134,7 @@ class QueueTable(ListPanel):
         facts: list[Piece] = [(f"  {count(self.total)}", palette.base)]
         notes: list[Piece] = []
         if self.kind == "waiting" and head is not None and head.reason is not None and self.top:
-            notes.append((why_waiting(head, head, view.ascii), palette.warn))
+            notes.append((why_waiting(head, head, view.ascii, free=state.free), palette.warn))
         elif self.kind == "running" and self.total:
             notes.append((f"of {state.meta.max_num_seqs} seats", palette.muted))
         elif self.kind == "finished" and state.totals.refused:

@@ -69,6 +69,7 @@ class RequestDetail(ListPanel):
         lines += self._facts(request, view, width)
         for index, seq in enumerate(request.sequences):
             lines += self._table(seq, index if len(request.sequences) > 1 else None, view, width)
+            lines += self._sharing(seq, state)
         lines += self._prompt(request, view, width)
         room = max(OUTPUT_ROWS, self.page - len(lines) - 1)
         return lines + self._output(request, view, width, room)
@@ -81,7 +82,7 @@ class RequestDetail(ListPanel):
         style: Style = palette.good
         if request.status is RequestStatus.WAITING:
             head = queue_head(state)
-            style, why = palette.warn, why_waiting(request, head, view.ascii)
+            style, why = palette.warn, why_waiting(request, head, view.ascii, free=state.free)
         elif request.status is RequestStatus.FINISHED:
             ended = request.finish_reason in ("stop", "length")
             style = palette.good if ended else palette.bad
@@ -170,6 +171,16 @@ class RequestDetail(ListPanel):
                 line.append((f"{block:>{size}}", palette.cursor if block == marked else palette.base))
             lines.append(line)
         return lines
+
+    def _sharing(self, seq: SequenceView, state: EngineState) -> list[Line]:
+        """How much of the table others hold too, or could begin with. Nothing while no content can be hit."""
+        kept = int(state.hashed[seq.blocks].sum()) if seq.blocks else 0
+        if not kept:
+            return []
+        shared = int((state.ref_count[seq.blocks] > 1).sum())
+        text = f"  {count(shared)} shared with others, {count(kept)} can be hit"
+        size = state.block_size
+        return [[(text, self.palette.muted), (f"; sharing works in whole blocks of {size} tokens", self.palette.faint)]]
 
     def _prompt(self, request: RequestView, view: View, width: int) -> list[Line]:
         prompt = request.prompt

@@ -1,4 +1,4 @@
-"""What the last step did: its tokens out of the budget, what bound it, and where the time went."""
+"""What the last step did: its tokens out of the budget, what limited it, and where the time went."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepStrip(Panel):
             return [heading("LAST STEP", [], [], width, palette, False, view.ascii)]
         step = state.last_step
         facts = [(f"  {count(step.step)}", palette.base), *self._facts(step)]
-        rows: Rows = [heading("LAST STEP", facts, self._bound(step), width, palette, False, view.ascii)]
+        rows: Rows = [heading("LAST STEP", facts, self._limit(step), width, palette, False, view.ascii)]
         rows.append(self._budget(step, view, Row(width, view.ascii).gap(palette.base)))
         rows.append(self._times(step.times, view, Row(width, view.ascii).gap(palette.base)))
         return rows
@@ -43,11 +43,10 @@ class StepStrip(Panel):
             pieces.append((f"  {self.glyphs.preempt} {step.preemptions} preempted", palette.bad))
         return pieces
 
-    def _bound(self, step: StepView) -> list[Piece]:
+    def _limit(self, step: StepView) -> list[Piece]:
         palette = self.palette
-        if step.limit is Limit.NONE:
-            return [(limit_text(step.limit), palette.muted)]
-        return [("bound by ", palette.muted), (limit_text(step.limit), palette.warn)]
+        style = palette.muted if step.limit is Limit.NONE else palette.warn
+        return [("limit: ", palette.muted), (limit_text(step.limit), style)]
 
     def _one_line(self, view: View, width: int) -> list[Segment]:
         palette = self.palette
@@ -58,7 +57,7 @@ class StepStrip(Panel):
         groups: list[list[Piece]] = [
             [("last step ", palette.muted), (count(step.step), palette.strong)],
             *self._token_groups(step, view.ascii),
-            self._bound(step),
+            self._limit(step),
             [(text.lstrip(), style) for text, style in self._facts(step)[1:]],
             *self._time_groups(step.times),
         ]

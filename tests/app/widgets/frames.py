@@ -117,5 +117,21 @@ class Frames:
         freed = [ev.BlocksFreed(id=id, blocks=list(blocks))] if blocks else []
         return self.frame(*freed, ev.Finished(id=id, reason=reason, output_tokens=view.output_tokens))
 
+    def cache(self, id: str, number: int) -> ev.Frame:
+        """The first blocks of a request are full and written, and can be hit from now on."""
+        return self.frame(ev.Cached(id=id, blocks=self.state.requests[id].sequences[0].blocks[:number]))
+
+    def share(self, id: str, other: str, number: int, **more: object) -> ev.Frame:
+        """A request arrives and is admitted with the first blocks of another, which can be hit."""
+        self.frame(self.arrived(id, **more), ran=False)  # type: ignore[arg-type]
+        blocks = self.state.requests[other].sequences[0].blocks[:number]
+        hit = number * self.state.block_size
+        tokens = self.state.requests[id].prompt_tokens
+        return self.frame(
+            self.admitted(id, 0),
+            ev.PrefixLookup(id=id, tokens=tokens, hit=hit, blocks=number, resumed=False),
+            ev.BlocksTaken(id=id, blocks=list(blocks)),
+        )
+
     def wait(self, id: str, reason: ev.WaitReason) -> ev.Frame:
         return self.frame(ev.Waits(id=id, reason=reason))

@@ -174,6 +174,7 @@ def test_counting_only_changed_cells_equals_counting_all() -> None:
         state.ref_count[blocks] = rng.integers(0, 3, 40)
         state.owner[:] = np.where(state.ref_count > 0, np.maximum(state.owner, 0), -1)
         state.owner[blocks] = np.where(state.ref_count[blocks] > 0, rng.integers(0, 9, 40), -1)
+        state.hashed[blocks] = rng.integers(0, 2, 40) > 0
         kept.count(state, watch, watch.look(state))
         fresh = Aggregate(1003, 7)
         fresh.count(state, watch, None)

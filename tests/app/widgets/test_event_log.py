@@ -57,7 +57,7 @@ async def test_rows_are_exact(width: int, ascii: bool) -> None:
 async def test_words() -> None:
     text = "\n".join(await shown(eventful(), EventLog(), 200))
     for part in (
-        "▼ PREEMPT B (for A): 12 blocks freed, 22 tokens lost, recompute, pool 24/24 → 12/24, 1st time, rule latest",
+        "▼ PREEMPT B (for A): 12 blocks freed, 22 tokens lost, 1st time, pool 24/24 → 12/24, recompute, rule latest",
         "+ arrive  A  prompt 32 tokens, max 64 tokens",
         "▸ admit   A  needs 12 blocks, 24 free",
         "▹ resume  B  needs 2 blocks",
@@ -79,7 +79,72 @@ async def test_words() -> None:
 
 async def test_a_narrow_log_says_the_figures_of_a_preemption() -> None:
     text = "\n".join(await shown(eventful(), EventLog(), 80))
-    assert "PREEMPT B (for A): 12 blk, 22 tok lost, pool 24→12/24, 1st, recompute" in text
+    assert "PREEMPT B (for A): 12 blk, 22 tok lost, 1st, pool 24→12/24, recompute" in text
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (54, "B (for A): 12 blk, 22 tok lost, 1st"),
+        (46, "B (for A) 12blk 22tok 1st"),
+        (60, "B (for A): 12 blk, 22 tok lost, 1st"),
+        (75, "B (for A): 12 blk, 22 tok lost, 1st, pool 24→12/24"),
+    ],
+)
+async def test_a_preemption_is_worded_for_the_room(width: int, said: str) -> None:
+    lines = await shown(eventful(), EventLog(), width)
+    [line] = [line for line in lines if "PREEMPT" in line]
+    assert line[17:].strip(" │┃") == said
+
+
+def cached_story() -> Frames:
+    frames = Frames(24)
+    frames.run("A", blocks=4)
+    frames.cache("A", 2)
+    frames.share("B", "A", 2, prompt_tokens=33)
+    frames.frame(ev.PrefixLookup(id="B", tokens=40, hit=0, blocks=0, resumed=False))
+    frames.frame(ev.PrefixLookup(id="B", tokens=40, hit=32, blocks=2, resumed=True))
+    frames.frame(ev.Evicted(blocks=[20]), ev.Note(level="info", text="between"), ev.Evicted(blocks=[21, 22]))
+    frames.frame(ev.CopiedOnWrite(id="B", source=1, target=9, logical=1))
+    return frames
+
+
+async def test_hits_copies_evictions_and_a_reset() -> None:
+    frames = cached_story()
+    frames.frame(ev.CacheReset(blocks=2), ran=False)
+    text = "\n".join(await shown(frames, EventLog(), 120))
+    for part in (
+        "◇ hit     B  32/33 tok, 2 blk from cache ",
+        "◇ hit     B  32/40 tok, 2 blk from cache, resumed",
+        "⊖ evict   3 cached blocks: 20, 21, 22",
+        "↳ cow     B  blk 1 → 9, it was shared",
+        "∅ cache   reset: the content of 2 blocks can no longer be hit",
+    ):
+        assert part in text
+    assert text.count("◇ hit") == 2 and text.count(" evict ") == 1
+    assert text.index("evict") < text.index("between")
+
+
+async def test_evictions_in_a_row_are_one_line() -> None:
+    frames = cached_story()
+    log = EventLog()
+    view = View(state=frames.state)
+    async with mounted(log, view, 80, 30):
+        for step in range(3):
+            log.add(frames.frame(ev.Evicted(blocks=[step, step + 10])))
+        view.touch()
+        log.show(view)
+        lines = [line for line in lines_of(log) if "evict" in line]
+        assert len(lines) == 1 and "6 cached blocks in 3 steps" in lines[0]
+        assert lines[0].split()[0] == str(frames.state.step)
+        log.add(frames.frame(ev.Evicted(blocks=[3])))
+        log.show(view)  # the line grows though no line is new
+        assert "7 cached blocks in 4 steps" in lines_of(log)[1]
+        log.add(frames.frame(ev.Note(level="info", text="between")))
+        log.add(frames.frame(ev.Evicted(blocks=list(range(9)))))
+        view.touch()
+        log.show(view)
+        assert "9 cached blocks: 0, 1, 2, 3, 4, 5, 6, 7 …" in lines_of(log)[3]
 
 
 async def test_bounded_and_following() -> None:

@@ -68,12 +68,61 @@ async def test_header_says_what_runs() -> None:
         first, second = lines_of(header)
         for part in ("‖ PAUSED (preempted)", "tiny", "cpu", "float32", "fcfs", "chunked", "latest/recompute"):
             assert part in first
-        for part in ("step 1", "no cap", "KV 12/24", "50%", "running 1", "waiting 0", "34 tok/s", "nothing left out"):
+        for part in ("step 1", "no cap", "KV 12/24", "50%", "running 1", "waiting 0", "34 tok/s", "limit: none"):
             assert part in second
         view.frozen = True
         view.touch()
         header.show(view, "RUNNING")
         assert "VIEW FROZEN" in lines_of(header)[0] and "▶ RUNNING" in lines_of(header)[0]
+
+
+@pytest.mark.parametrize("width", [240, 120])
+async def test_header_says_the_prefix_hit_rate_where_there_is_room(width: int) -> None:
+    frames = Frames(24)
+    frames.run("A", blocks=12)
+    view = View(state=frames.state)
+    async with mounted(HeaderBar(), view, width) as pilot:
+        header = pilot.app.widget  # type: ignore[attr-defined]
+        assert "prefix" not in lines_of(header)[1]  # nothing was looked up
+        frames.cache("A", 1)
+        frames.share("B", "A", 1, prompt_tokens=40)
+        frames.frame(ev.PrefixLookup(id="B", tokens=40, hit=32, blocks=2, resumed=True))
+        view.touch()
+        header.show(view)
+        assert "prefix 40%" in lines_of(header)[1]
+        state = frames.state
+        state.meta.config["enable_prefix_caching"] = False
+        view.touch()
+        header.show(view)
+        assert "prefix" not in lines_of(header)[1]
+    async with mounted(HeaderBar(), view, 70) as pilot:
+        state.meta.config["enable_prefix_caching"] = True
+        assert "prefix" not in assert_exact(pilot.app.widget)[1]  # type: ignore[attr-defined]
+
+
+async def test_detail_says_how_much_of_the_table_is_shared() -> None:
+    frames = Frames()
+    frames.run("A", blocks=5)
+    view = View(state=frames.state, selected="A")
+    async with mounted(RequestDetail(), view, 100, 40) as pilot:
+        detail = pilot.app.widget  # type: ignore[attr-defined]
+        assert "can be hit" not in "".join(lines_of(detail))
+        frames.cache("A", 4)
+        frames.share("B", "A", 2)
+        view.touch()
+        detail.show(view)
+        said = "2 shared with others, 4 can be hit; sharing works in whole blocks of 16 tokens"
+        assert said in "".join(assert_exact(detail))
+
+
+async def test_charts_say_what_is_now() -> None:
+    frames = Frames(24)
+    frames.run("A", blocks=24)
+    view = View(state=frames.state, history=History(kv_used=[0.5, 0.96], running=[3.0], waiting=[2.0]))
+    async with mounted(Charts(), view, 160, 8) as pilot:
+        first = assert_exact(pilot.app.widget)[0]  # type: ignore[attr-defined]
+        for part in ("KV used  100%", "max 100%", "running  1", "max 3", "waiting  0", "max 2"):
+            assert part in first
 
 
 async def test_header_keeps_what_matters_when_narrow() -> None:
@@ -101,7 +150,7 @@ async def test_step_strip() -> None:
             "1/512 tok",
             "prefill 0",
             "decode 1",
-            "nothing left out",
+            "limit: none",
             "14ms total",
             "model 12ms",
         ):
@@ -122,8 +171,9 @@ async def test_detail_shows_the_request() -> None:
 
 
 async def test_thirty_thousand_tokens_stay_quick() -> None:
-    frames = Frames()
+    frames = Frames(2000)
     frames.run("A", limit=40_000)
+    frames.state.hashed[:] = True
     seq = frames.state.requests["A"].sequences[0]
     seq.text_parts.extend(["请求 word "] * 30_000)
     seq.output_tokens.extend([7] * 30_000)

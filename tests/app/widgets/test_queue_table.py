@@ -10,6 +10,7 @@ from vtop.app.view import View
 from vtop.app.widgets.queue_columns import GAP, layout
 from vtop.app.widgets.queue_order import QueueKind, QueueOrder
 from vtop.app.widgets.queue_table import QueueTable
+from vtop.app.widgets.request_detail import RequestDetail
 from vtop.engine import events as ev
 
 from .frames import Frames
@@ -68,8 +69,28 @@ async def test_reasons_and_preempted_ones() -> None:
     async with mounted(QueueTable("waiting"), View(state=busy().state), 120) as pilot:
         lines = lines_of(pilot.app.widget)  # type: ignore[attr-defined]
         assert "WAITING  11" in lines[0]
-        assert "needs 12 blk, 5 free (+2 wm)" in lines[2] and "▼1" in lines[2]
+        # 5 were free when it was told; the need stays, what is free is looked up
+        assert "needs 12 blk, 242 free (+2 wm)" in lines[2] and "▼1" in lines[2]
         assert "behind 请求-1" in lines[3]
+
+
+async def test_what_is_free_in_a_reason_is_what_is_free_now() -> None:
+    frames = Frames(24)
+    frames.run("A", blocks=12)
+    frames.run("B", blocks=6)
+    frames.frame(frames.arrived("C"), ran=False)
+    frames.wait("C", ev.NeedsBlocks(need=12, free=6, watermark=2, growth=1))
+    view = View(state=frames.state, selected="C")
+    async with mounted(QueueTable("waiting"), view, 120) as pilot:
+        table = pilot.app.widget  # type: ignore[attr-defined]
+        assert "needs 12 blk, 6 free (+2 wm +1 growth)" in lines_of(table)[2]
+        frames.cache("B", 5)
+        frames.finish("B")  # cached blocks can be handed out too
+        view.touch()
+        table.show(view)
+        assert "needs 12 blk, 12 free (+2 wm +1 growth)" in lines_of(table)[2]
+    async with mounted(RequestDetail(), view, 120) as pilot:
+        assert "needs 12 blk, 12 free" in lines_of(pilot.app.widget)[1]  # type: ignore[attr-defined]
 
 
 def many(number: int) -> Frames:

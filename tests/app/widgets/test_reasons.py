@@ -27,6 +27,13 @@ def test_reasons(reason: ev.WaitReason, text: str) -> None:
     assert reason_text(reason) == text
 
 
+def test_live_numbers_and_the_victim_itself() -> None:
+    assert reason_text(ev.NeedsBlocks(12, 5, 2, 3), free=0) == "needs 12 blk, 0 free (+2 wm +3 growth)"
+    assert reason_text(ev.NeedsSeat(4), free=9) == "all 4 seats taken"
+    assert reason_text(ev.AfterPreemption("B"), own="B") == "just preempted"
+    assert reason_text(ev.AfterPreemption("B"), own="A") == "after preempting B"
+
+
 def test_who_is_behind_whom() -> None:
     frames = Frames()
     for name in ("A", "B"):
