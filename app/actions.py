@@ -1,6 +1,6 @@
 """Everything a person can do, once: keys, footer, help screen, palette and the user's keymap are made from this table.
 
-The handler of action `some-id` is the method `action_some_id` of the app.
+What an action does is the method of its id in `handlers.py`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,6 @@ class Action:
     short_now: Callable[[Situation], str] | None = None  # when the footer's word depends on the situation
     priority: bool = False  # works while a text field has the focus
 
-    @property
-    def handler(self) -> str:
-        return self.id.replace("-", "_")
-
     def footer(self, now: Situation) -> str:
         return self.short_now(now) if self.short_now is not None else self.short
 
@@ -110,7 +106,8 @@ ACTIONS: tuple[Action, ...] = (
            Group.REQUESTS, lambda s: s.loaded and s.selected and s.overview, "details"),
     Action("abort", ("x", "f9"), "Abort the selected request", "Asks first; its blocks go back to the pool",
            Group.REQUESTS, lambda s: s.running and s.selected_alive, "abort"),
-    Action("colouring", ("m",), "Colour the map by …", "Owner, state, age, references", Group.VIEW, _overview, "colours"),
+    Action("colouring", ("m",), "Next map colouring", "By owner, state, age, references", Group.VIEW, _overview,
+           "colours"),
     Action("follow", ("F",), "Follow the running request",
            "Select the next running request whenever the selected one ends", Group.REQUESTS, _loaded),
     Action("slower", ("minus",), "Slower", "Halve the cap on steps per second (from no cap: 16)", Group.ENGINE, _engine,
@@ -124,12 +121,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("maximise", ("M",), "Maximise the focused panel", "Once more, or Esc, brings the others back", Group.VIEW,
            _overview, "maximise"),
     *(
-        Action(f"panel-{name}", (str(number),), f"Show or hide: {_PANEL_TITLES[name]}",
-               "A panel that is asked for goes before others when there is little room", Group.VIEW, _overview)
+        Action(f"panel-{name}", (str(number),), f"Show or hide the {_PANEL_TITLES[name]}",
+               "What is asked for goes before others when room is short" if number == 1 else "", Group.VIEW, _overview)
         for number, name in enumerate(PANELS, 1)
     ),
-    Action("next-panel", ("tab",), "Next panel", "Move the focus", Group.VIEW),
-    Action("previous-panel", ("shift+tab",), "Previous panel", "Move the focus back", Group.VIEW),
+    Action("next-panel", ("tab",), "Next panel", "", Group.VIEW),
+    Action("previous-panel", ("shift+tab",), "Previous panel", "", Group.VIEW),
     Action("back", ("escape",), "Back", "Leave details, a maximised panel or a selection", Group.VIEW, _loaded, "back",
            lambda s: "" if s.overview else "back"),
     Action("copy", ("y",), "Copy the selected request", "Prompt and output to the clipboard (OSC 52; works over ssh)",
@@ -148,8 +145,9 @@ ACTIONS: tuple[Action, ...] = (
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 
 _NAMED_KEYS = frozenset(
-    "up down left right home end pageup pagedown enter escape tab backspace delete insert space".split()
-    + [f"f{n}" for n in range(1, 25)]
+    {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "enter", "escape", "tab", "backspace"}
+    | {"delete", "insert", "space"}
+    | {f"f{n}" for n in range(1, 25)}
 )
 _MODIFIERS = ("ctrl", "shift", "alt", "meta", "super")
 
@@ -189,7 +187,14 @@ def _split(keys: str) -> tuple[str, ...]:
 def bindings(actions: tuple[Action, ...] = ACTIONS) -> list[Binding]:
     """Textual bindings of the table."""
     return [
-        Binding(",".join(action.keys), action.handler, action.title, show=False, priority=action.priority, id=action.id)
+        Binding(
+            ",".join(action.keys),
+            f"act('{action.id}')",
+            action.title,
+            show=False,
+            priority=action.priority,
+            id=action.id,
+        )
         for action in actions
         if action.keys
     ]
@@ -197,7 +202,7 @@ def bindings(actions: tuple[Action, ...] = ACTIONS) -> list[Binding]:
 
 _KEY_SIGNS = {
     "space": "space", "full_stop": ".", "greater_than_sign": ">", "question_mark": "?", "plus": "+", "minus": "-",
-    "colon": ":", "equals_sign": "=", "escape": "Esc", "enter": "Enter", "tab": "Tab", "shift+tab": "⇧Tab",
+    "colon": ":", "equals_sign": "=", "escape": "Esc", "enter": "Enter", "tab": "Tab", "shift+tab": "shift+Tab",
 }  # fmt: skip
 
 

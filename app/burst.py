@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from enum import StrEnum
@@ -12,13 +13,14 @@ MAX_BURST = 10_000
 MAX_WORDS = 100_000
 
 # Made-up sentences in the manner of the tales that small language models are trained on.
-_CORPUS = (
+_TALE = (
     "One day a little girl named Mia found a red ball near the old tree . She was happy and wanted to play with it . "
     "Her friend Tom came to the park with his small dog . The dog saw the ball and ran very fast . "
     "They laughed and said that the sun was warm . Then it began to rain , so they went home to her mom . "
     "Her mom gave them bread and told them a story about a brave bird . The bird was lost in a big forest . "
     "It asked the wind for help , and the wind was kind . At night they looked at the moon and went to sleep ."
-).split()
+)
+_CORPUS = _TALE.split()
 
 
 class Lengths(StrEnum):
@@ -56,7 +58,7 @@ def _draw(lengths: Lengths, rng: random.Random, mean: int) -> int:
         case Lengths.LOGNORMAL:
             sigma = 0.8
             # so that the mean of the distribution is `mean`
-            return round(rng.lognormvariate(0.0, sigma) * mean / 2.718281828 ** (sigma * sigma / 2))
+            return round(rng.lognormvariate(0.0, sigma) * mean / math.exp(sigma * sigma / 2))
 
 
 def prompt_of(words: int, rng: random.Random) -> str:

@@ -23,8 +23,17 @@ class Feed(Protocol):
         ...
 
     @property
+    def problem(self) -> str:
+        """What went wrong beside the engine, such as the recording; empty while all is well."""
+        ...
+
+    @property
     def pending(self) -> int:
         """Frames that `drain` would give."""
+        ...
+
+    def start(self) -> None:
+        """Begin to load; called once, when the screen has been painted."""
         ...
 
     def drain(self, limit: int | None = None) -> list[Frame]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vtop.app.view import History
 from vtop.engine.state import EngineState
 
-SPAN = 0.5  # seconds of engine time per point
+SPAN = 0.25  # seconds of engine time per point
 
 
 class HistoryWriter:
@@ -14,7 +14,7 @@ class HistoryWriter:
     def __init__(self, history: History, state: EngineState, span: float = SPAN) -> None:
         self.history = history
         self._span = span
-        self._next = state.time + span
+        self._next = state.time  # a point at once, so that the charts agree with the header from the start
         self._tokens = state.totals.output_tokens
 
     def update(self, state: EngineState) -> None:

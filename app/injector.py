@@ -43,6 +43,11 @@ class Injector:
         self._requests = 0
         self._bursts = 0
 
+    def skip(self, requests: int, bursts: int) -> None:
+        """So many requests and bursts were numbered by somebody else."""
+        self._requests += requests
+        self._bursts += bursts
+
     def typed(self, prompt: str) -> AddRequest:
         """One request with the default parameters."""
         return AddRequest(self._next_id(), prompt, self.params)

@@ -1,4 +1,4 @@
-"""Which panels the overview shows at a size, where, and how tall. Pure arithmetic, so that it can be tested at any size.
+"""Which panels the overview shows at a size, where, and how tall. Pure arithmetic, so testable at any size.
 
 When there is too little room, panels leave in this order: charts, finished, events, waiting, running, map. A panel that
 the person asked for by its key leaves last.
@@ -6,12 +6,14 @@ the person asked for by its key leaves last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 MIN_WIDTH, MIN_HEIGHT = 60, 16
 HIDE_ORDER = ("charts", "finished", "events", "waiting", "running", "map")
 _CHROME = 4  # header, step strip, prompt bar, footer; a taller header is taken off by the caller
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ _SIZES = {
     "waiting": Size(4, 4),
     "finished": Size(4, 3),
     "events": Size(4, 5),
-    "charts": Size(6, 4, 16),
+    "charts": Size(6, 4, 22),
 }
 
 # Per class of width: columns, each a share of the width and its panels from top to bottom.
@@ -67,8 +69,12 @@ def plan(
     asked: Sequence[str] = (),
     only: str | None = None,
     chrome: int = _CHROME,
+    needs: Mapping[str, int] = _NOTHING,
 ) -> Layout:
-    """Lay out the `shown` panels. `asked` are those to keep longest, latest first; `only` is a maximised panel."""
+    """Lay out the `shown` panels. `asked` are those to keep longest, latest first; `only` is a maximised panel.
+
+    `needs` says beyond how many rows a panel has nothing more to show.
+    """
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         return Layout(too_small=True)
     rows = height - chrome
@@ -82,7 +88,7 @@ def plan(
         kept = _that_fit(wanted, rows, asked)
         hidden += [name for name in wanted if name not in kept]
         if kept:
-            columns.append(Column(weight, tuple(zip(kept, _share(kept, rows), strict=True))))
+            columns.append(Column(weight, tuple(zip(kept, _share(kept, rows, needs), strict=True))))
     return Layout(tuple(columns), tuple(hidden))
 
 
@@ -94,12 +100,13 @@ def _that_fit(names: list[str], rows: int, asked: Sequence[str]) -> list[str]:
     return kept
 
 
-def _share(names: list[str], rows: int) -> list[int]:
+def _share(names: list[str], rows: int, needs: Mapping[str, int]) -> list[int]:
     """Rows per panel: its least, and the rest by weight up to its most."""
+    most = {name: max(_SIZES[name].least, needs.get(name, _SIZES[name].most)) for name in names}
     heights = {name: _SIZES[name].least for name in names}
     left = rows - sum(heights.values())
     while left > 0:
-        open_ = [name for name in names if heights[name] < _SIZES[name].most]
+        open_ = [name for name in names if heights[name] < most[name]]
         if not open_:
             heights[names[0]] += left
             break

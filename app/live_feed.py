@@ -23,7 +23,7 @@ class LiveFeed:
         self._thread = thread
         self._subscription = thread.subscribe("screen")
         self._recording = None if record is None else _Recording(thread, record)
-        thread.start()
+        self._started = False
 
     @classmethod
     def of_config(
@@ -54,9 +54,12 @@ class LiveFeed:
         return self._subscription.pending
 
     @property
-    def record_error(self) -> str:
-        """Why recording stopped; empty while all is well."""
+    def problem(self) -> str:
         return "" if self._recording is None else self._recording.error
+
+    def start(self) -> None:
+        self._started = True
+        self._thread.start()
 
     def drain(self, limit: int | None = None) -> list[Frame]:
         return self._subscription.drain(limit)
@@ -68,7 +71,7 @@ class LiveFeed:
         """Stop engine and recording. What the engine published is in the recording, if the disk lets us."""
         until = time.monotonic() + timeout
         self._subscription.close()
-        stopped = self._thread.shutdown(timeout)
+        stopped = not self._started or self._thread.shutdown(timeout)
         if self._recording is not None:
             stopped = self._recording.close(max(0.2, until - time.monotonic())) and stopped
         return stopped
@@ -102,15 +105,18 @@ class _Recording:
     def _record(self) -> None:
         from vtop.engine.journal import Recorder
 
-        while self._engine.meta is None:
-            if self._stop.wait(RECORD_EVERY):
-                return
-        recorder = Recorder(self._path, self._engine.meta)
+        last = False
+        while self._engine.meta is None and not last:
+            last = self._stop.wait(RECORD_EVERY)
+        meta = self._engine.meta  # looked at once more: the engine may be there just as we are told to stop
+        if meta is None:
+            return
+        recorder = Recorder(self._path, meta)
         try:
-            last = False
             while not last:
                 last = self._stop.wait(RECORD_EVERY)
                 self._write(recorder.write)
+            self._write(recorder.write)
         finally:
             recorder.close()
 

@@ -1,4 +1,4 @@
-"""Every option that may be set: those of the engine, derived from EngineConfig, and those of the screen, defined here."""
+"""Every option that may be set: the engine's, derived from EngineConfig, and the screen's, defined here."""
 
 from __future__ import annotations
 

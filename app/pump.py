@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Callable
 
 from vtop.app.feed import Feed
-from vtop.app.frozen import frozen_copy
 from vtop.app.history import HistoryWriter
 from vtop.app.view import View
-from vtop.engine.events import Frame, Note
+from vtop.engine.events import Frame, Note, Refused
 from vtop.engine.state import EngineState
 
-CHUNK = 100  # frames between two looks at the clock
+CHUNK = 25  # frames between two looks at the clock
 KEPT_WHILE_FROZEN = 2000  # frames of the event log that wait for the view to go on
 
 
@@ -39,6 +38,8 @@ class Pump:
         self._budget = budget
         self._monotonic = monotonic
         self._history: HistoryWriter | None = None
+        self._alarms = 0
+        self._alarm = ""
         self._kept: deque[Frame] = deque(maxlen=KEPT_WHILE_FROZEN)
 
     def pull(self) -> bool:
@@ -69,6 +70,12 @@ class Pump:
             self.view.touch()
         return True
 
+    def alarm(self) -> str:
+        """What went wrong since the last call and should be a notice: the latest, and how many more."""
+        text, more = self._alarm, self._alarms - 1
+        self._alarm, self._alarms = "", 0
+        return f"{text} (and {more} more, see the event log)" if more > 0 else text
+
     def tell(self, level: str, text: str) -> None:
         """Put a line of the program's own into the event log."""
         state = self.live
@@ -79,7 +86,7 @@ class Pump:
     def freeze(self) -> None:
         """Let the view stand still."""
         if self.live is not None and not self.view.frozen:
-            self.view.state = frozen_copy(self.live)
+            self.view.state = self.live.copy()
             self.view.frozen = True
             self.view.touch()
 
@@ -97,6 +104,11 @@ class Pump:
         assert self.live is not None and self._history is not None
         self.live.apply(frame)
         self._history.update(self.live)
+        for event in frame.events:
+            if type(event) is Refused:
+                self._alarms, self._alarm = self._alarms + 1, f"request {event.id} refused: {event.message}"
+            elif type(event) is Note and event.level == "error":
+                self._alarms, self._alarm = self._alarms + 1, event.text
         if self.view.frozen:
             self._kept.append(frame)
         else:

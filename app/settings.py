@@ -16,6 +16,7 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, VtopError
 
 FILE_VARIABLE = "VTOP_CONFIG"
+_OTHER_VARIABLES = (FILE_VARIABLE, "VTOP_MODELS")  # no options: where the file is, where models are kept
 
 
 class Origin(StrEnum):
@@ -138,6 +139,9 @@ def _keys(path: Path, table: dict[str, Any]) -> dict[str, str]:
             problem = key_problem(name)
             if problem:
                 raise BadSettings(path, f"keys.{action} = {name!r}", problem)
+            other = next((a for a, given in keys.items() if name in given.split(",")), None)
+            if other is not None:
+                raise BadSettings(path, f"keys.{action} = {name!r}", f"{other} has that key; choose another")
         keys[action] = ",".join(names)
     return keys
 
@@ -148,7 +152,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for name, text in environment.items():
         if name in known:
             values[known[name].key] = from_text(known[name], name, text)
-        elif name.startswith("VTOP_") and name != FILE_VARIABLE:
+        elif name.startswith("VTOP_") and name not in _OTHER_VARIABLES:
             # Other programs may own VTOP_ names too, so only what looks like a slip is an error.
             close = difflib.get_close_matches(name, known, 1, 0.85)
             if close:

@@ -17,7 +17,8 @@ from textual.theme import Theme
 from vtop.engine.errors import BadValue
 
 _COLOURS = (
-    "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel", "boost",
+    "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",
+    "boost",
 )  # fmt: skip
 _KEYS = (*_COLOURS, "dark", "ansi", "variables")
 DEFAULT = "vtop-dark"
@@ -50,7 +51,7 @@ def load_themes(user_folder: Path | None = None) -> Themes:
     found = Themes()
     _load_into(found, sorted(_toml(files("vtop.themes")), key=lambda p: (p.name != f"{DEFAULT}.toml", p.name)))
     if user_folder is not None and user_folder.is_dir():
-        _load_into(found, sorted(_toml(user_folder), key=lambda p: p.name))
+        _load_into(found, sorted(_toml(user_folder), key=lambda p: p.name), try_out=True)
     if not found.themes:  # someone deleted them: the app still starts
         found.themes["textual-dark"] = Theme(name="textual-dark", primary="#0178D4")
     return found
@@ -60,13 +61,37 @@ def _toml(folder: Traversable | Path) -> Iterable[Traversable]:
     return [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
 
 
-def _load_into(found: Themes, entries: Iterable[Traversable]) -> None:
+def _load_into(found: Themes, entries: Iterable[Traversable], try_out: bool = False) -> None:
     for entry in entries:
         name = entry.name.removesuffix(".toml")
         try:
-            found.themes[name] = theme_of(name, tomllib.loads(entry.read_text(encoding="utf-8")))
+            theme = theme_of(name, tomllib.loads(entry.read_text(encoding="utf-8")))
+            if try_out:
+                _try_out(theme)
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, BadValue) as error:
             found.problems.append(f"theme file {entry.name}: {error}")
+        else:
+            found.themes[name] = theme
+
+
+def _try_out(theme: Theme) -> None:
+    """Raise BadValue when a style sheet cannot be made with the theme: found out later, that would end the app."""
+    from textual.css.errors import StylesheetError, UnresolvedVariableError
+    from textual.css.stylesheet import Stylesheet
+
+    sheet = Stylesheet(variables=theme.to_color_system().generate())
+    rules = "\n".join(f"Static {{ color: ${name}; }}" for name in theme.variables if _is_colour(name))
+    for number, source in enumerate((files("vtop.app").joinpath("vtop.tcss").read_text(encoding="utf-8"), rules)):
+        sheet.add_source(source, read_from=(str(number), ""))
+    try:
+        sheet.parse()
+    except (StylesheetError, UnresolvedVariableError) as error:
+        text = " ".join(str(error).split())[:80] or "a colour cannot be read"
+        raise BadValue("variables", theme.variables, f"a style sheet with them is not valid ({text})") from None
+
+
+def _is_colour(name: str) -> bool:
+    return name in ("border", "border-blurred") or name.startswith("vtop-")
 
 
 def theme_of(name: str, data: dict[str, Any]) -> Theme:
@@ -92,10 +117,10 @@ def theme_of(name: str, data: dict[str, Any]) -> Theme:
             _colour(f"variables.{key}", value)
     return Theme(
         name=name,
-        **colours,
+        **colours,  # type: ignore[arg-type]  # all of them are texts
         dark=data.get("dark", True),
         ansi=data.get("ansi", False),
-        variables={**_BASE_VARIABLES, **variables},
+        variables={**_BASE_VARIABLES, **(_ANSI_VARIABLES if data.get("ansi", False) else {}), **variables},
     )
 
 
@@ -107,7 +132,18 @@ def _colour(key: str, value: Any) -> str:
     return str(value)
 
 
-_BASE_VARIABLES = {
-    "block-cursor-text-style": "none",
-    "footer-background": "transparent",
+_BASE_VARIABLES = {"block-cursor-text-style": "none"}
+# Textual's own style sheets ask for these when colours are the terminal's.
+_ANSI_VARIABLES = {
+    "ansi-background": "ansi_black",
+    "ansi-foreground": "ansi_white",
+    "border-blurred": "ansi_black",
+    "block-cursor-foreground": "ansi_black",
+    "block-cursor-background": "ansi_white",
+    "input-cursor-background": "ansi_white",
+    "input-cursor-foreground": "ansi_black",
+    "input-selection-background": "ansi_bright_blue",
+    "input-selection-foreground": "ansi_black",
+    "screen-selection-background": "ansi_bright_blue",
+    "screen-selection-foreground": "ansi_black",
 }

@@ -197,6 +197,7 @@ class EngineThread:
                 engine.note(ev.SpeedSet(1.0 / self._interval))
             self._engine = engine
             self._ready.set()
+            engine.flush()
 
     def _loop(self) -> None:
         engine = self._engine

@@ -79,10 +79,10 @@ def main() -> int:
         if arguments.crash_app:
             from vtop.app.main import VtopApp
 
-            def crash(app: object) -> None:
+            def crash(app: VtopApp) -> None:
                 raise ZeroDivisionError("the screen broke")
 
-            VtopApp._look_at_stray = lambda self, now: crash(self)  # type: ignore[method-assign]
+            VtopApp._look_at_loading = crash  # type: ignore[method-assign,assignment]
         feed = LiveFeed(EngineThread(build))  # type: ignore[arg-type]
         params = SamplingParams(max_tokens=arguments.max_tokens)
         if arguments.requests:

@@ -1,0 +1,204 @@
+"""The command line. Options are those of the table in `options.py`; nothing here imports torch, and little Textual."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import field, fields, is_dataclass, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import cyclopts
+from cyclopts import App, Group, Parameter
+
+from vtop.app.burst import Lengths
+from vtop.app.options import Option, options
+from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.version import VERSION
+
+USAGE_ERROR = 2
+
+_ENGINE = Group.create_ordered("Engine options")
+_SCREEN = Group.create_ordered("Screen and request options")
+
+
+def _or_none(kind: Any) -> Any:
+    return kind | None
+
+
+def _given_class() -> Any:
+    """A dataclass with every option, None for what was not given: defaults come from the layers below."""
+    made = []
+    for option in options().values():
+        text = option.help
+        if option.default is not None and "default" not in text:
+            text += f" (default: {str(option.default).lower() if option.type is bool else option.default})"
+        group = _ENGINE if option.section == "engine" else _SCREEN
+        kind: Any = Annotated[_or_none(option.type), Parameter(help=text, group=group, show_default=False)]
+        made.append((option.key, kind, field(default=None)))
+    given = make_dataclass("Given", made, kw_only=True)
+    given.__module__ = __name__  # cyclopts takes a class of the module "types" for a builtin
+    return given
+
+
+if TYPE_CHECKING:
+    Given = Any
+else:
+    Given = Annotated[_given_class() | None, Parameter(name="*")]
+
+_WORK = Group.create_ordered("What to run")
+
+app = App(
+    name="vtop",
+    help="A debugger for LLM scheduling: a real paged-attention engine, live in the terminal.",
+    version=f"vtop {VERSION}",
+    help_format="plaintext",
+    help_epilogue="Settings: config.toml in the config folder, VTOP_* in the environment; see `vtop config`.",
+)
+models = App(name="models", help="List, fetch and remove models.")
+app.command(models)
+
+
+@app.default
+@app.command
+def run(
+    *,
+    given: Given = None,
+    headless: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
+    prompt: Annotated[list[str] | None, Parameter(group=_WORK, consume_multiple=False, negative="")] = None,
+    prompts: Annotated[Path | None, Parameter(group=_WORK)] = None,
+    burst: Annotated[int, Parameter(group=_WORK)] = 0,
+    burst_lengths: Annotated[Lengths, Parameter(group=_WORK)] = Lengths.MIXED,
+    duration: Annotated[float | None, Parameter(group=_WORK)] = None,
+    record: Annotated[Path | None, Parameter(group=_WORK)] = None,
+    json: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
+) -> int:
+    """Run an engine and watch it.
+
+    Parameters
+    ----------
+    headless
+        No screen: run the prompts and print a summary.
+    prompt
+        A prompt to run; may be given several times.
+    prompts
+        A text file with one prompt per line.
+    burst
+        Add so many made-up prompts.
+    burst_lengths
+        How their lengths are spread.
+    duration
+        Headless: stop after so many seconds.
+    record
+        Write every Frame to this file.
+    json
+        Headless: print the summary as one JSON object.
+    """
+    from vtop.app.run_command import RunArguments, run_command
+
+    arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json)
+    return run_command(_settings(given), arguments)
+
+
+@app.command
+def config(*, given: Given = None) -> int:
+    """Show every option with its value and where it comes from."""
+    from vtop.app.config_command import show_config
+
+    return show_config(_settings(given))
+
+
+@models.command(name="list")
+def list_() -> int:
+    """Show the models that have a name, and what was fetched."""
+    from vtop.app.models_command import list_models
+
+    return list_models()
+
+
+@models.command
+def pull(name: str) -> int:
+    """Fetch a model.
+
+    Parameters
+    ----------
+    name
+        smollm2, or a hub id such as Qwen/Qwen3-0.6B.
+    """
+    from vtop.app.models_command import pull_model
+
+    return pull_model(name)
+
+
+@models.command
+def remove(name: str) -> int:
+    """Delete a fetched model.
+
+    Parameters
+    ----------
+    name
+        As `vtop models list` shows it.
+    """
+    from vtop.app.models_command import remove_model
+
+    return remove_model(name)
+
+
+def _settings(given: Any) -> Any:
+    from vtop.app.settings import load_settings
+
+    named = {}
+    if is_dataclass(given):
+        named = {f.name: value for f in fields(given) if (value := getattr(given, f.name)) is not None}
+    return load_settings(named)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. What the user got wrong is one line on stderr and code 2."""
+    try:
+        result = app(
+            list(sys.argv[1:] if arguments is None else arguments),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
+        )
+    except cyclopts.CycloptsError as error:
+        return _complain(_one_line(error))
+    except BadValue as error:
+        return _complain(_as_option(error))
+    except VtopError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone (`vtop config | head`); Python must not complain about it on the way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _complain(text: str) -> int:
+    print(f"vtop: {text}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+def _as_option(error: BadValue) -> str:
+    """The message with the option's name as it is on the command line."""
+    option: Option | None = options().get(error.field)
+    if option is None:
+        return str(error)
+    return str(BadValue(option.flag, error.value, error.remedy))
+
+
+def _one_line(error: cyclopts.CycloptsError) -> str:
+    """What cyclopts found, as name, value and remedy."""
+    if isinstance(error, cyclopts.CoercionError) and error.argument is not None and error.token is not None:
+        name = error.argument.name
+        option = options().get(name.removeprefix("--").replace("-", "_"))
+        remedy = option.expects if option is not None else f"give a {getattr(error.target_type, '__name__', 'value')}"
+        if name == "--burst-lengths":
+            remedy = f"choose one of {', '.join(Lengths)}"
+        return str(BadValue(name, error.token.value, remedy))
+    text = " ".join(str(error).split())
+    return f"{text} See `vtop --help`." if "--help" not in text else text

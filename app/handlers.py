@@ -1,0 +1,219 @@
+"""What each action of the table does: the method `some_id` is the handler of action `some-id`."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vtop.app.actions import PANELS, Situation
+from vtop.app.injector import Burst, Wanted
+from vtop.app.screens.confirm import ConfirmScreen
+from vtop.app.screens.dialogs import burst_form, inject_form, resize_form
+from vtop.app.screens.help import HelpScreen
+from vtop.app.view import COLOURINGS
+from vtop.engine import commands as cmd
+
+if TYPE_CHECKING:
+    from vtop.app.main import VtopApp
+
+FIRST_CAP = 16.0  # steps per second, the first `slower` from no cap
+HIGHEST_CAP = 1024.0
+LOWEST_CAP = 0.125
+UNTIL = frozenset({"preempted", "finished", "refused"})
+
+
+def why_not(needs_selection: bool, now: Situation) -> str:
+    """Why an action that is not enabled cannot be done, for a notice."""
+    if now.failed:
+        return "the engine has stopped; q quits"
+    if not now.loaded:
+        return "the model is still loading"
+    if needs_selection and not now.selected:
+        return "select a request first: arrow keys in a queue, or a click on the map"
+    if needs_selection and not now.selected_alive:
+        return "that request has ended"
+    return "not on this screen; Esc goes back"
+
+
+class Handlers:
+    """Acts on the app for a key, a click, or a line of the palette."""
+
+    def __init__(self, app: VtopApp) -> None:
+        self.app = app
+        self._bursts = 0
+
+    # --- engine ------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        state = self.app.pump.live
+        assert state is not None
+        self.app.feed.send(cmd.Resume() if state.paused else cmd.Pause())
+
+    def step(self) -> None:
+        self.app.feed.send(cmd.Step())
+
+    def run_until(self) -> None:
+        self.app.feed.send(cmd.RunUntil(UNTIL))
+
+    def slower(self) -> None:
+        cap = self.app.cap
+        self._set_speed(FIRST_CAP if cap is None else max(LOWEST_CAP, cap / 2))
+
+    def faster(self) -> None:
+        cap = self.app.cap
+        if cap is not None:
+            self._set_speed(cap * 2 if cap * 2 <= HIGHEST_CAP else None)
+
+    def _set_speed(self, cap: float | None) -> None:
+        self.app.cap = cap
+        self.app.feed.send(cmd.SetSpeed(cap))
+
+    def resize(self) -> None:
+        state = self.app.pump.live
+        assert state is not None
+
+        def done(blocks: int | None) -> None:
+            if blocks is not None:
+                self.app.feed.send(cmd.ResizePool(blocks))
+
+        self.app.push_screen(resize_form(state.num_blocks, state.block_size), done)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def prompt(self) -> None:
+        self.app.overview.focus_prompt()
+
+    def inject(self) -> None:
+        def done(wanted: Wanted | None) -> None:
+            if wanted is not None:
+                for command in self.app.injector.wanted(wanted):
+                    self.app.feed.send(command)
+
+        self.app.push_screen(inject_form(self.app.injector.params), done)
+
+    def burst(self) -> None:
+        def done(burst: Burst | None) -> None:
+            if burst is not None:
+                self._bursts += 1
+                for command in self.app.injector.burst(burst):
+                    self.app.feed.send(command)
+
+        self.app.push_screen(burst_form(self.app.injector.params, self._bursts), done)
+
+    def details(self) -> None:
+        self.app.open_request()
+
+    def abort(self) -> None:
+        request_id = self.app.view.selected
+        assert request_id is not None
+
+        def done(yes: bool | None) -> None:
+            if yes:
+                self.app.feed.send(cmd.AbortRequest(request_id))
+
+        question = f"Abort request {self.app.clean(request_id)}?"
+        self.app.push_screen(ConfirmScreen(question, yes="Abort", again=self.app.keys_of("abort")), done)
+
+    def follow(self) -> None:
+        self.app.follow = not self.app.follow
+        self.app.say("following the running request" if self.app.follow else "no longer following")
+        self.app.touch()
+
+    def copy(self) -> None:
+        request = self.app.view.selected_request
+        if request is None:
+            self.app.say("that request is no longer kept", "warning")
+            return
+        text = (request.prompt or "") + request.text
+        self.app.copy_to_clipboard(text)
+        self.app.say(f"copied {len(text):,} characters of {self.app.clean(request.id)}")
+
+    # --- view --------------------------------------------------------------------------------------------------
+
+    def colouring(self) -> None:
+        view = self.app.view
+        view.colouring = COLOURINGS[(COLOURINGS.index(view.colouring) + 1) % len(COLOURINGS)]
+        self.app.touch()
+
+    def freeze(self) -> None:
+        if self.app.view.frozen:
+            self.app.pump.thaw()
+        else:
+            self.app.pump.freeze()
+        self.app.touch()
+
+    def maximise(self) -> None:
+        self.app.overview.maximise()
+        self.app.touch()
+
+    def panel(self, name: str) -> None:
+        self.app.overview.toggle(name)
+        self.app.touch()
+
+    def next_panel(self) -> None:
+        self.app.screen.focus_next()
+
+    def previous_panel(self) -> None:
+        self.app.screen.focus_previous()
+
+    def back(self) -> None:
+        app = self.app
+        if app.screen is not app.overview:
+            app.pop_screen()
+        elif app.overview.maximised:
+            app.overview.maximise()
+        elif app.view.selected is not None or app.view.selected_block is not None:
+            app.select(None)
+        app.touch()
+
+    # --- program -----------------------------------------------------------------------------------------------
+
+    def screenshot(self) -> None:
+        name = f"vtop-{datetime.datetime.now():%Y%m%d-%H%M%S}.svg"
+        try:
+            Path(name).write_text(self.app.export_screenshot(title="vtop"), encoding="utf-8")
+        except OSError as error:
+            self.app.say(f"screenshot {name}: {error.strerror}; start vtop in a folder you can write to", "error")
+        else:
+            self.app.say(f"saved {Path.cwd() / name}")
+
+    def theme(self) -> None:
+        self.app.theme = self.app.themes.after(self.app.theme)
+        self.app.say(f"theme {self.app.theme}")
+
+    def help(self) -> None:
+        self.app.push_screen(HelpScreen(self.app.actions, self.app.view.ascii))
+
+    def palette(self) -> None:
+        self.app.action_command_palette()
+
+    def quit(self) -> None:
+        state = self.app.pump.live
+        alive = len(state.requests) if state is not None else 0
+        if not alive or self.app.troubles.failed:
+            self.app.leave(1 if self.app.troubles.failed else 0)
+            return
+
+        def done(yes: bool | None) -> None:
+            if yes:
+                self.app.leave(0)
+
+        what = "1 request is" if alive == 1 else f"{alive} requests are"
+        question = f"{what} still alive. Quit anyway?"
+        self.app.push_screen(ConfirmScreen(question, yes="Quit", again=self.app.keys_of("quit")), done)
+
+    def interrupt(self) -> None:
+        self.app.leave(130)
+
+    def suspend(self) -> None:
+        self.app.action_suspend_process()
+
+    def call(self, action_id: str) -> None:
+        """Do the action with that id."""
+        if action_id == "leave-prompt":
+            self.app.overview.leave_prompt()
+        elif action_id.removeprefix("panel-") in PANELS:
+            self.panel(action_id.removeprefix("panel-"))
+        else:
+            getattr(self, action_id.replace("-", "_"))()

@@ -1,0 +1,137 @@
+"""`vtop run --headless`: the engine without a screen, and a summary of what happened."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vtop.app.options import AppConfig
+from vtop.app.summary import print_summary, summary_json
+from vtop.app.work import Work
+from vtop.engine.config import EngineConfig
+from vtop.engine.engine import LLMEngine
+from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.metrics import summarise
+from vtop.engine.request import SamplingParams
+from vtop.engine.state import EngineState
+
+KEEP_FINISHED = 200_000  # requests whose latencies the summary is made of
+
+
+def run_headless(engine_config: EngineConfig, app_config: AppConfig, work: Work, *, as_json: bool) -> int:
+    """Run everything, print the summary. Returns the exit code: 130 after SIGINT, 1 when a step failed."""
+    if work.empty:
+        raise BadValue("--headless", "nothing to run", "give --prompt, --prompts FILE or --burst N")
+    console = Console(stderr=True)
+    with console.status("loading") as status:
+
+        def progress(stage: str, done: int, total: int | None) -> None:
+            status.update(f"{stage} {done}/{total}" if total else stage)
+
+        try:
+            engine = LLMEngine.from_config(engine_config, progress=progress)
+        except VtopError:
+            raise
+        except Exception as error:  # libraries raise what they like; a user gets one line
+            raise VtopError(f"model {engine_config.model!r} cannot be loaded: {_one_line(error)}") from error
+    try:
+        return drive(engine, app_config, work, as_json=as_json, seed=engine_config.seed)
+    finally:
+        engine.close()
+
+
+def drive(engine: Any, app_config: AppConfig, work: Work, *, as_json: bool, seed: int = 0) -> int:
+    """The same with an engine that is there already."""
+    state = EngineState(engine.meta, keep_finished=KEEP_FINISHED)
+    engine.on_frame(state.apply)
+    recorder = _recorder(engine, work.record)
+    params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
+    try:
+        with _interruptible() as interrupted:
+            _add_all(engine, work, params, seed)
+            stopped = _step_all(engine, work, app_config.speed, interrupted)
+            engine.flush()
+    finally:
+        if recorder is not None:
+            recorder.close()
+    summary = summarise(state)
+    cut = bool(interrupted or stopped)
+    if stopped:
+        print(f"vtop: engine stopped: {stopped}", file=sys.stderr)
+    if as_json:
+        print(summary_json(summary, engine.meta, interrupted=cut), flush=True)
+    else:
+        for refused in state.refused:
+            print(f"vtop: request {refused.id} refused: {refused.message}", file=sys.stderr)
+        print_summary(Console(), summary, engine.meta, interrupted=cut)
+    if interrupted:
+        return 128 + interrupted[0]
+    return 1 if stopped or summary.failed_steps else 0
+
+
+def _recorder(engine: Any, path: Path | None) -> Any:
+    if path is None:
+        return None
+    from vtop.engine.journal import Recorder
+
+    recorder = Recorder(path, engine.meta)
+    engine.on_frame(recorder.write)
+    return recorder
+
+
+def _add_all(engine: Any, work: Work, params: SamplingParams, seed: int) -> None:
+    for request_id, prompt in work.all_prompts(seed):
+        try:
+            engine.add_request(request_id, prompt, params)
+        except BadValue:
+            continue  # told as a Refused event, and shown with the summary
+
+
+def _step_all(engine: Any, work: Work, speed: float | None, interrupted: list[int]) -> str:
+    """Step until all is done, time is up, or an interrupt came. Returns what stopped the engine, if something did."""
+    until = None if work.duration is None else time.monotonic() + work.duration
+    interval = 1.0 / speed if speed else 0.0
+    due = time.monotonic()
+    while engine.has_unfinished_requests() and not interrupted:
+        now = time.monotonic()
+        if until is not None and now >= until:
+            return ""
+        if now < due:
+            time.sleep(min(due - now, 0.1))  # short, so that an interrupt or the end of the duration is seen
+            continue
+        try:
+            engine.step()
+        except Exception as error:
+            return _one_line(error)
+        if interval:
+            due = max(due + interval, now)
+    return ""
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is noted and ends the run after the step; a second one ends it at once."""
+    seen: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

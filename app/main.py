@@ -1,0 +1,290 @@
+"""The Textual App. Wiring only: the feed goes into the pump, the pump into the view, the view onto the screen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Literal
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.command import CommandPalette
+from textual.screen import Screen
+
+from vtop.app.actions import BY_ID, Action, Situation, bindings, key_sign, with_keys
+from vtop.app.feed import Feed
+from vtop.app.handlers import Handlers, why_not
+from vtop.app.injector import Injector
+from vtop.app.options import AppConfig
+from vtop.app.pacer import Pacer
+from vtop.app.pump import Pump
+from vtop.app.safe_text import shorten
+from vtop.app.screens.key_bar import KeyBar
+from vtop.app.screens.overview import OverviewScreen
+from vtop.app.screens.prompt_bar import PromptBar
+from vtop.app.screens.request import RequestScreen
+from vtop.app.screens.text_input import TextInput
+from vtop.app.status import situation_of, status_word
+from vtop.app.stray import StrayOutput
+from vtop.app.themes import Themes, load_themes
+from vtop.app.troubles import Troubles
+from vtop.app.view import View
+from vtop.app.widgets.block_map import BlockMap
+from vtop.app.widgets.event_log import EventLog
+from vtop.app.widgets.queue_table import QueueTable
+from vtop.engine.request import SamplingParams
+
+FIRST_PAINT = 0.03  # seconds that the terminal gets before loading begins
+BACKLOG_PAUSE = 0.004  # seconds for keys between two pulls while Frames are left
+Severity = Literal["information", "warning", "error"]
+
+
+class VtopApp(App[None]):
+    """Shows one feed. `return_code` says how it ended."""
+
+    CSS_PATH = "vtop.tcss"
+    TITLE = "vtop"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(
+        self,
+        feed: Feed,
+        config: AppConfig | None = None,
+        *,
+        model: str = "",
+        keymap: dict[str, str] | None = None,
+        themes: Themes | None = None,
+        stray: StrayOutput | None = None,
+    ) -> None:
+        self.config = config or AppConfig()
+        self.stray = stray
+        super().__init__()
+        self.animation_level = "none"
+        self.feed = feed
+        self.view = View(ascii=self.config.ascii)
+        self.themes = themes or load_themes()
+        self.actions = with_keys(keymap or {})
+        self._keymap_wanted = keymap or {}
+        self.key_bar = KeyBar(self.actions, lambda: self.situation, id="keys")
+        self.overview = OverviewScreen(self.key_bar, model, self.config.ascii)
+        self.pump = Pump(feed, self.view, self.overview.log_frame)
+        params = SamplingParams(max_tokens=self.config.max_tokens, temperature=self.config.temperature)
+        self.injector = Injector(params)
+        self.handlers = Handlers(self)
+        self.troubles = Troubles(self, stray)
+        self.cap = self.config.speed
+        self.follow = False
+        self._pacer = Pacer(float(self.config.fps))
+        self._drawn: tuple[object, ...] = ()
+        self._draw_due = 0.0
+        self._leaving = False
+        self.on_leave: Callable[[int], None] = lambda code: None
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        for theme in self.themes.themes.values():
+            self.register_theme(theme)
+        self.theme = self.themes.chosen(self.config.theme)
+        self.set_keymap(self._keymap_wanted)
+        if self.stray is not None:
+            self.stray.catch_streams()
+        self.set_class(self.config.ascii, "-ascii")
+        self.push_screen(self.overview)
+        # Loading takes the interpreter for seconds, so it must not begin before the first picture is out.
+        self.overview.call_after_refresh(self.set_timer, FIRST_PAINT, self._start)
+
+    def _start(self) -> None:
+        for problem in self.themes.problems:
+            self.say(problem, "warning")
+        self.feed.start()
+        self._tick()
+
+    def leave(self, code: int) -> None:
+        """End the app with that exit code."""
+        if not self._leaving:
+            self._leaving = True
+            self.on_leave(code)
+            self.exit(return_code=code)
+
+    def leave_from_anywhere(self, code: int) -> None:
+        """The same from a signal handler or another thread."""
+        loop: asyncio.AbstractEventLoop | None = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.leave, code)
+
+    @property
+    def crash(self) -> str:
+        """What an exception in the screen was, in one line; empty when there was none."""
+        error = self._exception
+        return "" if error is None else f"{type(error).__name__}: {error}".split("\n")[0]
+
+    # --- the tick ----------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._leaving:
+            return
+        began = time.perf_counter()
+        self._look_at_loading()
+        self.pump.pull()
+        self.troubles.look(began)
+        if began >= self._draw_due:
+            self._draw()
+            self._draw_due = began + self._pacer.period * 0.9
+            self._pacer.took(time.perf_counter() - began)
+        # What is left over is folded between two pictures, with a pause for keys after every piece.
+        self.set_timer(BACKLOG_PAUSE if self.feed.pending else self._pacer.period, self._tick)
+
+    def touch(self) -> None:
+        """Something else than Frames changed the view: draw it now, not with the next tick."""
+        self.view.touch()
+        self._draw()
+
+    def _draw(self) -> None:
+        screen = next((s for s in reversed(self.screen_stack) if isinstance(s, (OverviewScreen, RequestScreen))), None)
+        if screen is None or not screen.is_mounted:
+            return
+        self._keep_following()
+        bar = self.key_bar if screen is self.overview else screen.query_one(KeyBar)
+        bar.update_bar(hints=screen.hints, typing=screen.typing)
+        drawn = (self.view.version, screen, self.status, self.overview.layout_now)
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        with self.batch_update():
+            screen.draw(self.view, self.status)
+
+    def _look_at_loading(self) -> None:
+        if self.pump.live is not None:
+            return
+        self.overview.loading_panel.show_status(self.feed.status)
+        if self.feed.meta is not None:
+            self.pump.pull()
+            self.overview.loaded(self.feed.meta)
+
+    # --- what is selected --------------------------------------------------------------------------------------
+
+    def select(self, request_id: str | None, block: int | None = None) -> None:
+        """Light a request everywhere."""
+        self.view.selected = request_id
+        self.view.selected_block = block
+        self.touch()
+
+    def open_request(self) -> None:
+        """Show the selected request on the whole screen."""
+        if self.view.selected is not None and self.screen is self.overview:
+            self.push_screen(RequestScreen(KeyBar(self.actions, lambda: self.situation)))
+            self.call_after_refresh(self.touch)
+
+    def _keep_following(self) -> None:
+        state = self.view.state
+        if not self.follow or state is None or self.view.selected in state.running:
+            return
+        following = state.running_order()
+        if following:
+            self.view.selected = following[0].id
+            self.view.touch()
+
+    def action_neighbour(self, step: int) -> None:
+        """On the request screen: the next or previous one in the order of the queues."""
+        state = self.view.state
+        if state is None:
+            return
+        ids = [r.id for r in (*state.running_order(), *state.waiting_order(), *reversed(state.finished))]
+        if ids:
+            at = ids.index(self.view.selected) if self.view.selected in ids else 0
+            self.select(ids[(at + step) % len(ids)])
+
+    def on_block_map_picked(self, message: BlockMap.Picked) -> None:
+        block = message.block
+        holder = None
+        if block is not None and self.view.state is not None:
+            holder = next((request.id for request, _, _ in self.view.state.holders(block)), None)
+        self.select(holder, block)
+
+    def on_queue_table_selected(self, message: QueueTable.Selected) -> None:
+        self.select(message.request_id)
+
+    def on_event_log_selected(self, message: EventLog.Selected) -> None:
+        self.select(message.request_id)
+
+    def on_queue_table_opened(self, message: QueueTable.Opened) -> None:
+        self.select(message.request_id)
+        self.open_request()
+
+    # --- actions -----------------------------------------------------------------------------------------------
+
+    @property
+    def situation(self) -> Situation:
+        """What decides which actions make sense."""
+        overview = not any(isinstance(screen, RequestScreen) for screen in self.screen_stack)
+        return situation_of(self.pump.live, self.view, failed=self.troubles.failed, overview=overview)
+
+    def action_act(self, action_id: str) -> None:
+        """Do the action with that id, or say why not."""
+        action = BY_ID.get(action_id)
+        now = self.situation
+        if action is not None and not action.enabled(now):
+            self.say(f"{action.title}: {why_not(action_id in ('abort', 'details', 'copy'), now)}", "warning")
+            return
+        self.handlers.call(action_id)
+        self._draw()
+
+    @property
+    def status(self) -> str:
+        """The engine's state in a word or two, for the header."""
+        return status_word(self.pump.live, self.feed.status)
+
+    def keys_of(self, action_id: str) -> tuple[str, ...]:
+        """The keys of an action, the user's where there are any."""
+        return next(action.keys for action in self.actions if action.id == action_id)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: every action that makes sense now."""
+        now = self.situation
+        for action in self.actions:
+            if action.enabled(now) and action.id not in ("palette", "next-panel", "previous-panel"):
+                yield SystemCommand(action.title, self._palette_help(action), lambda a=action.id: self.action_act(a))
+
+    def action_command_palette(self) -> None:
+        """Open the palette."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder="find an action", id="--command-palette"))
+
+    def _palette_help(self, action: Action) -> str:
+        keys = " ".join(key_sign(key) for key in action.keys)
+        return f"{action.help} ({keys})" if keys else action.help
+
+    def on_key_bar_clicked(self, message: KeyBar.Clicked) -> None:
+        self.action_act(message.action_id)
+
+    # --- prompts -----------------------------------------------------------------------------------------------
+
+    def on_prompt_bar_injected(self, message: PromptBar.Injected) -> None:
+        if not self.situation.running:
+            self.say(f"prompt: {why_not(False, self.situation)}", "warning")
+            self.overview.prompt.input.value = message.prompt  # typed text is not lost
+            return
+        self.feed.send(self.injector.typed(message.prompt))
+
+    def on_prompt_bar_left(self) -> None:
+        self.overview.leave_prompt()
+        self._draw()
+
+    def on_descendant_focus(self) -> None:
+        self._draw()
+
+    def on_text_input_cut(self, message: TextInput.Cut) -> None:
+        self.say(f"the paste was cut by {message.lost:,} characters", "warning")
+
+    def say(self, text: str, severity: Severity = "information") -> None:
+        """Show a short notice. Never markup."""
+        self.notify(shorten(text, 300), severity=severity, markup=False, timeout=4)
+
+    def clean(self, text: str) -> str:
+        """A request id or the like, fit for a question or a notice."""
+        return shorten(text, 40, ascii=self.view.ascii)

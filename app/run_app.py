@@ -1,0 +1,73 @@
+"""Runs the screen, and leaves the terminal as it was on every way out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+
+from vtop.app.feed import Feed
+from vtop.app.options import AppConfig
+from vtop.app.stray import StrayOutput, new_log_path
+from vtop.app.terminal import ExitGuard
+
+ENGINE_GRACE = 1.0  # seconds for the engine to finish its step when the person has left
+
+
+def run_app(
+    make_feed: Callable[[], Feed],
+    config: AppConfig,
+    *,
+    model: str = "",
+    keymap: dict[str, str] | None = None,
+    injected: tuple[int, int] = (0, 0),
+) -> int:
+    """Show the feed until the person leaves. Returns the exit code.
+
+    There must be a terminal (`check_terminal`). `make_feed` must return at once; `injected` counts the requests and
+    bursts that it sent already, so that ids go on from there.
+    """
+    from vtop.app.main import VtopApp
+    from vtop.app.screen_driver import screen_driver
+    from vtop.app.settings import config_folder
+    from vtop.app.themes import load_themes
+
+    stray = StrayOutput(new_log_path())
+    with stray:
+        terminal = stray.terminal
+        assert terminal is not None
+        themes = load_themes(config_folder() / "themes")
+        feed = make_feed()
+        app = VtopApp(feed, config, model=model, keymap=keymap, themes=themes, stray=stray)
+        app.injector.skip(*injected)
+        driver = screen_driver(terminal)
+        if driver is not None:
+            app.driver_class = driver
+        app.on_leave = lambda code: guard.arm(code)
+        with ExitGuard(terminal.fileno(), app.leave_from_anywhere) as guard:
+            app.run(mouse=config.mouse)
+            code = guard.code if guard.code is not None else (app.return_code or 0)
+            crash = app.crash
+            if crash:
+                code = code or 1
+            stopped = feed.close(ENGINE_GRACE)
+    last_words = _last_words(app.troubles.failure, crash, stray)
+    if last_words:
+        with contextlib.suppress(OSError):
+            print(last_words, file=sys.stderr, flush=True)
+    if not stopped or "torch" in sys.modules:
+        # Either a step or a load is still going on in a thread that cannot be interrupted, or torch would take its
+        # time, on a busy machine seconds, to be taken down. Recording and log are closed: nothing is left to save.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _last_words(failure: str, crash: str, stray: StrayOutput) -> str:
+    if crash:
+        return f"vtop: the screen crashed: {crash}; full text: {stray.path}"
+    if failure:
+        return f"vtop: {failure}" + (f"; full text: {stray.path}" if stray.path.exists() else "")
+    return ""

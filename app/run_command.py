@@ -1,0 +1,85 @@
+"""`vtop run`: with a screen or without."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from vtop.app.burst import MAX_BURST, Lengths
+from vtop.app.settings import Settings
+from vtop.app.work import Work
+from vtop.engine.errors import BadValue
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """What is given to `run` besides options."""
+
+    headless: bool
+    prompt: list[str]
+    prompts: Path | None
+    burst: int
+    burst_lengths: Lengths
+    duration: float | None
+    record: Path | None
+    json: bool
+
+    def work(self) -> Work:
+        """Checked; BadValue names what cannot be used."""
+        if not 0 <= self.burst <= MAX_BURST:
+            raise BadValue("--burst", self.burst, f"give 0 to {MAX_BURST} requests")
+        if self.duration is not None and not self.duration > 0:
+            raise BadValue("--duration", self.duration, "give seconds above 0")
+        if self.json and not self.headless:
+            raise BadValue("--json", True, "it goes with --headless")
+        if self.duration is not None and not self.headless:
+            raise BadValue("--duration", self.duration, "it goes with --headless")
+        if self.record is not None and not self.record.parent.is_dir():
+            raise BadValue("--record", str(self.record), "there is no such folder; make it first")
+        prompts = [*self.prompt, *(read_prompts(self.prompts) if self.prompts is not None else [])]
+        return Work(prompts, self.burst, self.burst_lengths, self.duration, self.record)
+
+
+def read_prompts(path: Path) -> list[str]:
+    """One prompt per line; empty lines are left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise BadValue("--prompts", str(path), "this is not UTF-8 text; give one prompt per line") from None
+    except OSError as error:
+        raise BadValue("--prompts", str(path), f"{error.strerror or error}; give a text file") from None
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise BadValue("--prompts", str(path), "the file holds no prompt; write one per line")
+    return prompts
+
+
+def run_command(settings: Settings, arguments: RunArguments) -> int:
+    """Run; returns the exit code."""
+    work = arguments.work()
+    engine_config, app_config = settings.engine_config(), settings.app_config()
+    if arguments.headless:
+        from vtop.app.headless import run_headless
+
+        return run_headless(engine_config, app_config, work, as_json=arguments.json)
+    from vtop.app.terminal import check_terminal
+
+    check_terminal(sys.stdin, sys.stdout, os.environ)
+    from vtop.app.live_feed import LiveFeed
+    from vtop.app.run_app import run_app
+    from vtop.engine.commands import AddRequest
+    from vtop.engine.request import SamplingParams
+
+    def make_feed() -> LiveFeed:
+        feed = LiveFeed.of_config(
+            engine_config, paused=app_config.paused, steps_per_second=app_config.speed, record=work.record
+        )
+        params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
+        for request_id, prompt in work.all_prompts(engine_config.seed):
+            feed.send(AddRequest(request_id, prompt, params))
+        return feed
+
+    injected = (len(work.prompts), 1 if work.burst else 0)
+    return run_app(make_feed, app_config, model=engine_config.model, keymap=settings.keys, injected=injected)
