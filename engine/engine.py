@@ -81,6 +81,8 @@ class LLMEngine:
 
         Raises BadValue or ModelRefused with one line that says what to change.
         """
+        if progress is not None:
+            progress("importing torch", 0, None)
         from vtop.engine.torch_executor import build_executor
 
         executor, tokenizer, facts = build_executor(config, progress)

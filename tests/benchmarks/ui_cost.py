@@ -54,7 +54,9 @@ def tokens_per_second(recording: Path) -> float:
 
 def arguments(model: str, record: Path) -> list[str]:
     requests, tokens = BURSTS.get(model, (16, 48))
-    options = f"--burst {requests} --burst-lengths fixed --max-tokens {tokens} --temperature 0 --max-num-seqs {requests}"
+    options = (
+        f"--burst {requests} --burst-lengths fixed --max-tokens {tokens} --temperature 0 --max-num-seqs {requests}"
+    )
     return ["--model", model, *options.split(), "--record", str(record)]
 
 
