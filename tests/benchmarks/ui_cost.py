@@ -2,9 +2,9 @@
 
     python tests/benchmarks/ui_cost.py [--models tiny smollm2] [--pairs 5] [--size 120x40] [--fps 12]
 
-Each pair runs the same burst twice, once headless and once in the app in a real pty, in alternating order; both record
-their Frames, and tokens/s is taken from the recordings (first decision to last token). Printed: the median of the ratios
-of the pairs. Afterwards the app idles with its model loaded, and its CPU time is read from the system.
+Each pair runs the same burst twice, once headless and once in the app in a real pty, in alternating order; both
+record their Frames, and tokens/s is taken from the recordings (first decision to last token). Printed: the median of
+the ratios of the pairs. Afterwards the app idles with its model loaded, and its CPU time is read from the system.
 """
 
 from __future__ import annotations

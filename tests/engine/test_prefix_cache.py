@@ -190,9 +190,9 @@ def test_everything_is_accounted_for_after_a_chunked_request(block_size: int) ->
 def test_shared_cached_blocks_count_once() -> None:
     """E073: two finished requests that shared two full blocks."""
     engine = AuditedEngine(16)
-    engine.add("a", prompt(10, 8) + [500], 2)
+    engine.add("a", [*prompt(10, 8), 500], 2)
     engine.step()
-    engine.add("b", prompt(10, 8) + [600], 2)
+    engine.add("b", [*prompt(10, 8), 600], 2)
     engine.run()
     assert engine.state.cached + (16 - engine.state.cached) == 16 and engine.state.used == 0
     assert engine.state.cached == engine.engine._blocks.pool.cached == 2
