@@ -115,11 +115,14 @@ class _Recording:
         try:
             while not last:
                 last = self._stop.wait(RECORD_EVERY)
-                self._write(recorder.write)
+                if not self._write(recorder.write):
+                    recorder.flush()  # nothing happens: what happened last is on the disk
             self._write(recorder.write)
         finally:
             recorder.close()
 
-    def _write(self, write: Callable[[Frame], None]) -> None:
-        for frame in self._subscription.drain():
+    def _write(self, write: Callable[[Frame], None]) -> int:
+        frames = self._subscription.drain()
+        for frame in frames:
             write(frame)
+        return len(frames)

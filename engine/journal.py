@@ -38,13 +38,13 @@ class Recorder:
         except OSError as error:
             raise BadValue("record", str(self.path), f"cannot be written ({error.strerror})") from error
         self._line(meta)
-        self._flush()
+        self.flush()
 
     def write(self, frame: Frame) -> None:
         """Append a Frame."""
         self._line(frame)
         if self._unflushed >= FLUSH_BYTES or frame.time - self._flushed_at >= FLUSH_SECONDS:
-            self._flush()
+            self.flush()
             self._flushed_at = frame.time
 
     def close(self) -> None:
@@ -61,8 +61,9 @@ class Recorder:
         self._unflushed += len(data)
         self._file.write(self._zip.compress(data))
 
-    def _flush(self) -> None:
-        if self._file is not None:
+    def flush(self) -> None:
+        """Hand everything written so far to the system."""
+        if self._file is not None and self._unflushed:
             self._file.write(self._zip.flush(zlib.Z_SYNC_FLUSH))
             self._file.flush()
         self._unflushed = 0

@@ -26,13 +26,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from vtop.engine.errors import BadValue
+from vtop.engine.events import Finished
 from vtop.engine.journal import Recording
 from vtop.engine.state import EngineState
 
 VTOP = str(Path(sys.executable).with_name("vtop"))
 BURSTS = {"tiny": (32, 256), "smollm2": (16, 48)}  # requests, output tokens
 IDLE_SECONDS = 10.0
-QUIET_SECONDS = 4.0  # a recording that does not grow for so long is done
 
 
 def tokens_per_second(recording: Path) -> float:
@@ -50,6 +51,10 @@ def tokens_per_second(recording: Path) -> float:
             last = frame.time
     assert began is not None and not state.requests, "the burst did not end"
     return state.totals.output_tokens / (last - began)
+
+
+def requests_of(model: str) -> int:
+    return BURSTS.get(model, (16, 48))[0]
 
 
 def arguments(model: str, record: Path) -> list[str]:
@@ -100,15 +105,20 @@ class App:
 
 def in_app(model: str, record: Path, size: str, fps: int) -> float:
     app = App([VTOP, "run", "--fps", str(fps), *arguments(model, record)], size)
-    size_before, quiet = -1, 0.0
-    while quiet < QUIET_SECONDS:
-        app.wait(0.5)
-        grown = record.stat().st_size if record.exists() else -1
-        started = grown > 2000
-        quiet = quiet + 0.5 if started and grown == size_before else 0.0
-        size_before = grown
+    while not is_done(record, requests_of(model)):
+        app.wait(1.0)
     app.quit()
     return tokens_per_second(record)
+
+
+def is_done(record: Path, requests: int) -> bool:
+    """Whether so many requests have ended, as the recording shows."""
+    try:
+        source = Recording(record)
+    except BadValue:
+        return False
+    ended = sum(isinstance(event, Finished) for frame in source.frames() for event in frame.events)
+    return ended >= requests
 
 
 def idle_cpu(model: str, size: str) -> tuple[float, float]:
