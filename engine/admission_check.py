@@ -9,6 +9,7 @@ from vtop.engine import events as ev
 from vtop.engine.block_manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, DuplicateRequest
+from vtop.engine.request import SamplingParams
 
 
 class Refusal(BadValue):
@@ -36,18 +37,64 @@ def refusal_event(request_id: str, error: BadValue, prompt: str | None) -> ev.Re
     return ev.Refused(request_id, ev.RefusalCode.BAD_PARAMETER, str(error), prompt=prompt)
 
 
-def check_request(request_id: object, alive: Container[str], priority: object, group: object, timeout: object) -> None:
-    """Raise BadValue unless id, priority, group and time-out can be used."""
+def check_request(
+    request_id: object,
+    alive: Container[str],
+    priority: object,
+    group: object,
+    timeout: object,
+    expected_tokens: object = None,
+) -> None:
+    """Raise BadValue unless id, priority, group, time-out and expected length can be used."""
     if not isinstance(request_id, str) or not request_id:
         raise BadValue("request_id", request_id, "give a non-empty string")
     if request_id in alive:
         raise DuplicateRequest(request_id)
-    if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
-        raise BadValue("priority", priority, "give a whole number")
+    if priority is not None:
+        check_priority(priority)
     if not isinstance(group, str) or not group:
         raise BadValue("group", group, "give a non-empty name")
     if timeout is not None and (not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0):
         raise BadValue("timeout", timeout, "give seconds above 0, or None for no limit")
+    if expected_tokens is not None and (
+        not isinstance(expected_tokens, int) or isinstance(expected_tokens, bool) or expected_tokens < 1
+    ):
+        raise BadValue("expected_tokens", expected_tokens, "give at least 1 output token, or None for unknown")
+
+
+def check_priority(priority: object) -> None:
+    """Raise BadValue unless it is a whole number that a float holds exactly, as keys are floats in a recording."""
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**53:
+        raise BadValue("priority", priority, "give a whole number of at most 53 bits")
+
+
+def check_queue(waiting: int, config: EngineConfig) -> None:
+    """Raise Refusal when no more requests may wait."""
+    most = config.max_waiting
+    if most is not None and waiting >= most:
+        remedy = f"{waiting} wait already; come back later, or raise it"
+        raise Refusal(ev.RefusalCode.QUEUE_FULL, "max_waiting", most, remedy, need=waiting + 1, capacity=most)
+
+
+def check_samples(params: SamplingParams, config: EngineConfig) -> None:
+    """Raise Refusal when a request wants more samples than may run at once."""
+    if params.beams and config.preset != "sensible":
+        remedy = f"preset {config.preset} has no beam search; use preset = sensible"
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "beam_width", params.beam_width, remedy)
+    wanted = params.num_samples
+    if wanted > 1 and config.preset == "vllm-v1":
+        name = "n" if params.n == wanted else "best_of"
+        remedy = "preset vllm-v1 has one sequence per request; send as many requests"
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, name, wanted, remedy, need=wanted, capacity=1)
+    if wanted > config.max_num_seqs:
+        raise Refusal(
+            ev.RefusalCode.BAD_PARAMETER,
+            "n" if params.n == wanted else "best_of",
+            wanted,
+            f"more samples than max_num_seqs {config.max_num_seqs}; ask for fewer or raise it",
+            need=wanted,
+            capacity=config.max_num_seqs,
+        )
 
 
 def tokens_of(prompt: object, tokenizer: Any, vocab_size: int | None) -> tuple[str | None, list[int]]:

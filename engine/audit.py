@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vtop.engine.block_manager import BlockManager
+from vtop.engine.live_options import LIVE_OPTIONS
 from vtop.engine.request import Request, RequestStatus
 from vtop.engine.state import FREE, EngineState, RequestView
 
 if TYPE_CHECKING:
-    from vtop.engine.scheduler import Scheduler
+    from vtop.engine.scheduler_core import SchedulerCore
 
 
 class AuditError(AssertionError):
@@ -21,21 +23,35 @@ class AuditError(AssertionError):
         super().__init__("; ".join(differences))
 
 
-def audit(scheduler: Scheduler, blocks: BlockManager, requests: Mapping[str, Request], state: EngineState) -> None:
+def audit(scheduler: SchedulerCore, blocks: BlockManager, requests: Mapping[str, Request], state: EngineState) -> None:
     """Check I1, I2 and I6 on the engine and I3 between the engine and `state`. Raises AuditError."""
     if scheduler.has_events:
         raise AuditError(["events are not published yet; flush first"])
-    waiting, running = scheduler.waiting.ordered(), list(scheduler.running)
+    waiting, running, swapped = scheduler.waiting.ordered(), scheduler.running.snapshot(), scheduler.swapped.ordered()
     found: list[str] = []
     tables = [seq.blocks for request in requests.values() for seq in request.sequences]
     try:
         blocks.pool.check(tables)
     except Exception as error:
         found.append(str(error))
-    _expect(found, "alive requests", sorted(requests), sorted(r.request_id for r in waiting + running))
-    for status, queue in ((RequestStatus.WAITING, waiting), (RequestStatus.RUNNING, running)):
+    _expect(found, "alive requests", sorted(requests), sorted(r.request_id for r in waiting + running + swapped))
+    for status, queue in (
+        (RequestStatus.WAITING, waiting),
+        (RequestStatus.RUNNING, running),
+        (RequestStatus.SWAPPED, swapped),
+    ):
         found += [f"{r.request_id} is {r.status} in the {status} queue" for r in queue if r.status is not status]
-    found += [f"{r.request_id} waits and holds blocks" for r in waiting if r.num_blocks]
+    found += [f"{r.request_id} waits and holds blocks" for r in waiting + swapped if r.num_blocks]
+    found += [
+        f"{r.request_id} is {r.status} and holds host blocks"
+        for r in waiting + running
+        if any(seq.host_blocks for seq in r.sequences)
+    ]
+    held = Counter(block for r in swapped for seq in r.sequences for block in seq.host_blocks)
+    counts = [held[block] for block in range(blocks.host.total)]
+    _expect(found, "host reference counts", state.host_ref_count.tolist(), counts)
+    _expect(found, "used host blocks", state.host_used, blocks.host.used - blocks.host.lost)
+    _expect(found, "swapped", [v.id for v in state.swapped_order()], [r.request_id for r in swapped])
 
     _expect(found, "pool size", state.num_blocks, blocks.pool.total)
     _expect(found, "used blocks", state.used, blocks.pool.used)
@@ -48,7 +64,11 @@ def audit(scheduler: Scheduler, blocks: BlockManager, requests: Mapping[str, Req
     _expect(found, "unowned blocks", int((state.owner == FREE).sum()), blocks.pool.available)
     _expect(found, "waiting", [v.id for v in state.waiting_order()], [r.request_id for r in waiting])
     _expect(found, "running", [v.id for v in state.running_order()], [r.request_id for r in running])
-    for request in waiting + running:
+    _expect(found, "place of the group counter", state.fair_at, scheduler.policy.fair_at)
+    _expect(found, "group counters", state.counters, scheduler.policy.counters)
+    for name in LIVE_OPTIONS:
+        _expect(found, name, state.options[name], getattr(scheduler.config, name))
+    for request in waiting + running + swapped:
         view = state.requests.get(request.request_id)
         if view is None:
             found.append(f"{request.request_id} is not in the fold")
@@ -63,8 +83,11 @@ def _compare(found: list[str], request: Request, view: RequestView) -> None:
     _expect(found, f"{name} status", view.status, request.status)
     _expect(found, f"{name} key", tuple(view.key), tuple(request.key))
     _expect(found, f"{name} preemptions", view.preemptions, request.preemptions)
-    for seq, seen in zip(request.sequences, view.sequences, strict=True):
+    _expect(found, f"{name} priority", view.priority, request.priority)
+    _expect(found, f"{name} passed", view.passed, request.passed)
+    for seq, seen in zip(sorted(request.sequences, key=lambda s: s.index), view.sequences, strict=True):
         _expect(found, f"{name} block table", seen.blocks, seq.blocks)
+        _expect(found, f"{name} host table", seen.host_blocks, seq.host_blocks)
         _expect(found, f"{name} computed", seen.num_computed, seq.num_computed)
         _expect(found, f"{name} tokens", seen.num_tokens, seq.num_tokens)
         _expect(found, f"{name} outputs", seen.output_tokens, seq.output_token_ids)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from vtop.engine.block_pool import BlockPool
 from vtop.engine.prefix_index import BlockKey, Hasher, blake2_hash, extend_keys
 from vtop.engine.request import Request, Sequence
+from vtop.engine.swap import HostPool, Pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,18 @@ class BlockManager:
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, prefix_caching: bool = False, hasher: Hasher = blake2_hash
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool = False,
+        hasher: Hasher = blake2_hash,
+        host_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.pool = BlockPool(num_blocks)
+        self.host = HostPool(host_blocks)
         self._hasher = hasher
         self._keys: dict[Sequence, list[BlockKey]] = {}  # of the sequence's full blocks, as far as asked for
 
@@ -59,6 +67,22 @@ class BlockManager:
     def holds_beyond(self, request: Request, num_blocks: int) -> bool:
         """Whether the request holds a block that a pool of `num_blocks` would not have."""
         return any(block >= num_blocks for seq in request.sequences for block in seq.blocks)
+
+    def least_blocks(self, request: Request) -> int:
+        """Blocks that the known tokens of a request take when its samples share the prompt's whole blocks only."""
+        leader, *others = request.computing
+        shared = leader.prompt_len // self.block_size
+        return self.blocks_for(leader.num_tokens) + sum(self.blocks_for(seq.num_tokens) - shared for seq in others)
+
+    def ever_returns(self, request: Request) -> bool:
+        """Whether a request that holds no device block fits in the whole pool."""
+        host = {block for seq in request.sequences for block in seq.host_blocks}
+        return max(self.least_blocks(request), len(host)) <= self.pool.total
+
+    def only_held_by(self, request: Request) -> set[int]:
+        """Blocks that nobody else holds: what preempting the request would give back."""
+        ref_count = self.pool.ref_count
+        return {block for seq in request.sequences for block in seq.blocks if ref_count(block) == 1}
 
     # --- prefix ----------------------------------------------------------------------------------------------------
 
@@ -129,6 +153,32 @@ class BlockManager:
     def forget_sequence(self, seq: Sequence) -> None:
         """The sequence ended: its keys are needed no more."""
         self._keys.pop(seq, None)
+
+    # --- host pool -------------------------------------------------------------------------------------------------
+
+    def return_hit(self, seq: Sequence) -> PrefixHit:
+        """What of a swapped-out sequence is still cached on the device: whole blocks that need no copy."""
+        hit = self.match(seq)
+        blocks = hit.blocks[: seq.num_computed // self.block_size]
+        return PrefixHit(blocks, len(blocks) * self.block_size)
+
+    def swap_out(self, request: Request) -> Pairs:
+        """Move a request's tables to the host pool; returns (device, host) blocks to copy. Raises NoFreeBlocks."""
+        pairs = self.host.swap_out(request.sequences, self.pool)
+        for seq in request.sequences:
+            seq.num_indexed = 0
+        return pairs
+
+    def swap_in(self, request: Request) -> Pairs:
+        """Move tables back; returns (host, device) blocks to copy. Raises NoFreeBlocks.
+
+        Blocks whose content is still cached are shared instead of copied, so that sharing is as it was.
+        """
+        hits = {seq: self.return_hit(seq) for seq in request.computing if seq.host_blocks}
+        pairs = self.host.swap_in(hits, self.pool, kept={seq: hit.blocks for seq, hit in hits.items()})
+        for seq, hit in hits.items():
+            seq.num_indexed = len(hit.blocks)
+        return pairs
 
     # --- tables ----------------------------------------------------------------------------------------------------
 

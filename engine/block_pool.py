@@ -125,7 +125,7 @@ class BlockPool:
         return taken
 
     def resize(self, total: int) -> None:
-        """Change the number of blocks. Those that go away must not be held; what they hold is lost. Raises PoolError."""
+        """Change the number of blocks. Those that go must not be held; their content is lost. Raises PoolError."""
         if total < 1:
             raise PoolError(f"a pool needs at least 1 block, not {total}")
         old = self.total

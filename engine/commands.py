@@ -17,6 +17,7 @@ class AddRequest:
     priority: int = 0
     group: str = "default"
     timeout: float | None = None
+    expected_tokens: int | None = None  # output tokens, as far as the sender knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +65,37 @@ class ResizePool:
     num_blocks: int
 
 
-Command = AddRequest | AbortRequest | Pause | Resume | Step | RunUntil | SetSpeed | ResizePool
+@dataclass(frozen=True, slots=True)
+class SetOption:
+    """Change an option of the scheduler while requests run. Text is read as a person types it."""
+
+    name: str
+    value: str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetPriority:
+    """Give a request another priority; unknown and ended ids are no error."""
+
+    request_id: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadPolicy:
+    """Load the file of a user's policy again; a bad one is told and the old one stays."""
+
+
+Command = (
+    AddRequest
+    | AbortRequest
+    | Pause
+    | Resume
+    | Step
+    | RunUntil
+    | SetSpeed
+    | ResizePool
+    | SetOption
+    | SetPriority
+    | ReloadPolicy
+)

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
 from vtop.engine.errors import BadValue
+from vtop.engine.policy_spec import parse_spec, parse_weights
 
 Batching = Literal["chunked", "prefill-first"]
 Admission = Literal["reserve-full-prompt", "first-chunk"]
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
-PreemptionMode = Literal["recompute"]
-VictimRuleName = Literal["latest"]
-PolicyName = Literal["fcfs"]
+Preset = Literal["sensible", "vllm-v0", "vllm-v1"]
+PreemptionMode = Literal["recompute", "swap", "hybrid"]
+VictimRuleName = Literal["policy", "latest", "least-computed", "most-blocks"]
+PriorityOrder = Literal["high-first", "low-first"]
 
 ACCEPTED_BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 DEFAULT_TOKEN_BUDGET = 512
 DEFAULT_PREFILL_FIRST_BUDGET = 2048
+DEFAULT_VLLM_BUDGET = 2048
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "sensible": {
+        "batching": "chunked",
+        "watermark": 0.0,
+        "priority_order": "high-first",
+        "enable_prefix_caching": True,
+    },
+    "vllm-v0": {
+        "batching": "prefill-first",
+        "watermark": 0.01,
+        "priority_order": "low-first",
+        "enable_prefix_caching": False,
+    },
+    "vllm-v1": {
+        "batching": "chunked",
+        "watermark": 0.0,
+        "priority_order": "low-first",
+        "enable_prefix_caching": True,
+    },
+}
+"""What each preset gives to options that nobody set (their default is None)."""
 
 
 def _option(default: Any, help_: str) -> Any:
@@ -45,8 +71,11 @@ class EngineConfig:
     gpu_memory_utilization: float = _option(0.9, "share of GPU memory for weights, activations and KV")
     kv_cache_memory: float | None = _option(None, "GiB for the KV pool on cpu (default: 25 % of free RAM, at most 4)")
 
+    swap_space: float | None = _option(None, "GiB of host memory for swapped-out blocks; 0: none (default: 1, cuda: 4)")
+    num_host_blocks_override: int | None = _option(None, "blocks in the host pool; wins over swap_space")
+
     enable_prefix_caching: bool = _option(
-        True, "begin prompts with blocks that earlier ones of the same beginning left"
+        None, "begin prompts with blocks that earlier ones of equal beginning left (default: true; vllm-v0: false)"
     )
 
     max_model_len: int | None = _option(None, "longest prompt + output in tokens (default: the model's own limit)")
@@ -55,18 +84,44 @@ class EngineConfig:
         None,
         f"tokens in a step (default: {DEFAULT_TOKEN_BUDGET}; prefill-first: at least {DEFAULT_PREFILL_FIRST_BUDGET})",
     )
-    batching: Batching = _option("chunked", "mix prefill chunks with decodes, or run whole prompts first")
+    preset: Preset = _option("sensible", "whose scheduler decides; a preset sets batching, watermark and the like")
+    preset_quirks: bool = _option(False, "waste blocks and steps where vLLM does; off: its rules without that")
+    batching: Batching = _option(
+        None,
+        "mix prefill chunks with decodes, or run whole prompts first (default: chunked; vllm-v0: prefill-first)",
+    )
     max_prefill_steps: int = _option(3, "prefill-first: prompt steps in a row while decodes wait; 0 is no bound")
     admission: Admission = _option(
         "reserve-full-prompt", "admit when the whole prompt fits in free blocks, or when its first chunk does"
     )
-    watermark: float = _option(0.0, "share of the pool that admission leaves free while something runs")
-    scheduling_policy: PolicyName = _option("fcfs", "who goes first")
+    watermark: float = _option(
+        None, "share of the pool that admission leaves free while something runs (default: 0; vllm-v0: 0.01)"
+    )
+    scheduling_policy: str = _option(
+        "fcfs",
+        "who goes first: fcfs, priority, fair, deadline, sjf, mlfq or FILE.py:Class; joined with +, most significant "
+        "first, as in priority+fair",
+    )
+    priority_order: PriorityOrder = _option(
+        None, "which priorities go first: high or low numbers (default: high-first; vllm-v0, vllm-v1: low-first)"
+    )
+    aging_rate: float = _option(0.0, "priority: how much of it a waiting request gains per second")
+    group_weights: str = _option("", "fair: shares of groups, as in a=2,b=1; others have 1")
+    sjf_noise: float = _option(0.0, "sjf: error of the estimated lengths (sigma of their logarithm)")
+    mlfq_quantum: int = _option(32, "mlfq: tokens in the top level; each level has twice those of the one above")
+    mlfq_levels: int = _option(8, "mlfq: number of levels")
+    mlfq_starvation: float = _option(3.0, "mlfq: seconds of waiting after which a request goes to the top level")
+    preempt_for_waiting: bool = _option(False, "let a strictly more urgent waiting request preempt running ones")
+    skip_ahead: int = _option(0, "how many later requests may pass one that does not fit")
+    max_waiting: int | None = _option(None, "most requests that wait; more are refused (default: no bound)")
     victim: VictimRuleName = _option("latest", "who is preempted when no block is free")
     preemption_mode: PreemptionMode = _option("recompute", "what happens to a victim's KV")
     request_timeout: float | None = _option(None, "seconds after which a request is ended (default: never)")
 
     def __post_init__(self) -> None:
+        for name, value in PRESETS.get(self.preset, {}).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         hints = get_type_hints(EngineConfig)
         for f in fields(self):
             choices = get_args(hints[f.name])
@@ -81,17 +136,37 @@ class EngineConfig:
             "max_model_len",
             "max_num_seqs",
             "max_num_batched_tokens",
+            "max_waiting",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadValue(name, value, "give at least 1")
+        for name in ("swap_space", "num_host_blocks_override"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise BadValue(name, value, "give 0 (no host pool) or more")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise BadValue("gpu_memory_utilization", self.gpu_memory_utilization, "give a share above 0 and at most 1")
         if not 0.0 <= self.watermark < 1.0:
             raise BadValue("watermark", self.watermark, "give a share from 0 up to, not including, 1")
+        names = parse_spec(self.scheduling_policy)
+        if self.preset != "sensible" and names not in (("fcfs",), ("priority",)):
+            raise BadValue("scheduling_policy", self.scheduling_policy, f"preset {self.preset} has fcfs and priority")
+        if self.preset != "sensible" and self.priority_order != "low-first":
+            raise BadValue("priority_order", self.priority_order, f"preset {self.preset} has low-first only")
+        modes = {"vllm-v0": ("recompute", "swap"), "vllm-v1": ("recompute",)}.get(self.preset)
+        if modes is not None and self.preemption_mode not in modes:
+            raise BadValue("preemption_mode", self.preemption_mode, f"preset {self.preset} has {' and '.join(modes)}")
+        parse_weights(self.group_weights)
+        for name in ("mlfq_quantum", "mlfq_levels"):
+            if getattr(self, name) < 1:
+                raise BadValue(name, getattr(self, name), "give at least 1")
+        for name in ("aging_rate", "sjf_noise", "skip_ahead"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadValue(name, getattr(self, name), "give 0 (off) or more")
         if self.max_prefill_steps < 0:
             raise BadValue("max_prefill_steps", self.max_prefill_steps, "give 0 (no bound) or more")
-        for name in ("kv_cache_memory", "request_timeout"):
+        for name in ("kv_cache_memory", "request_timeout", "mlfq_starvation"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise BadValue(name, value, "give a number above 0")
@@ -104,7 +179,7 @@ class EngineConfig:
             return self.max_num_batched_tokens
         if self.batching == "prefill-first":
             return max(max_model_len, DEFAULT_PREFILL_FIRST_BUDGET)
-        return DEFAULT_TOKEN_BUDGET
+        return DEFAULT_TOKEN_BUDGET if self.preset == "sensible" else DEFAULT_VLLM_BUDGET
 
 
 def option_help(name: str) -> str:

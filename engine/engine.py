@@ -11,17 +11,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
-from vtop.engine.admission_check import check_fits, check_request, refusal_event, tokens_of
+from vtop.engine.admission_check import check_fits, check_queue, check_request, check_samples, refusal_event, tokens_of
 from vtop.engine.audit import audit
-from vtop.engine.block_manager import BlockManager
 from vtop.engine.clock import Clock, MonotonicClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import Executor, StepOutput, StepPlan
+from vtop.engine.explain import Explanation, explain
 from vtop.engine.facts import EngineFacts
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
-from vtop.engine.scheduler import Scheduler
+from vtop.engine.scheduler_factory import make_blocks, make_scheduler
 from vtop.engine.state import EngineState
 from vtop.engine.text_output import TextOutput
 from vtop.engine.version import VERSION
@@ -57,12 +57,9 @@ class LLMEngine:
         self.clock = clock or MonotonicClock()
         self.max_model_len = min(self.facts.max_model_len, self.config.max_model_len or self.facts.max_model_len)
         self._texts = TextOutput(tokenizer, executor.eos_token_ids, self.clock)
-        self._blocks = BlockManager(
-            executor.num_blocks, self.config.block_size, prefix_caching=self.config.enable_prefix_caching
-        )
-        self._scheduler = Scheduler(
-            self.config, self._blocks, self._texts, self.config.token_budget(self.max_model_len)
-        )
+        self._blocks = make_blocks(self.config, executor.num_blocks, executor.num_host_blocks)
+        self._scheduler = make_scheduler(self.config, self._blocks, self._texts, self.max_model_len)
+        self._scheduler.rates = lambda: self.executor.rates
         self._requests: dict[str, Request] = {}
         self._listeners: list[Callable[[ev.Frame], None]] = []
         self._arrivals = 0
@@ -70,6 +67,7 @@ class LLMEngine:
         self._frames = 0
         self._failures = 0
         self._closed = False
+        self._state: EngineState | None = None
         self.last_step_ran = False
         self.meta = self._make_meta()
 
@@ -99,12 +97,14 @@ class LLMEngine:
             block_size=self.config.block_size,
             num_blocks=self.executor.num_blocks,
             max_model_len=self.max_model_len,
+            num_host_blocks=self._blocks.host.total,
             token_budget=self._scheduler.token_budget,
             max_num_seqs=self.config.max_num_seqs,
             config=asdict(self.config),
             unix_time=time.time(),
             engine_time=self.clock.now(),
             kv_note=self.facts.kv_note,
+            fair_at=self._scheduler.policy.fair_at,
         )
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -120,8 +120,11 @@ class LLMEngine:
         cache_salt: str = "",
         timeout: float | None = None,
         arrival_time: float | None = None,
+        expected_tokens: int | None = None,
     ) -> None:
         """Queue a request. `timeout` is in seconds from now; `arrival_time` is engine time (default: now).
+
+        `expected_tokens` is how many output tokens its sender expects (policy sjf).
 
         Raises BadValue when it can never run: the reason is also told as a Refused event.
         """
@@ -130,7 +133,9 @@ class LLMEngine:
         timeout = timeout if timeout is not None else self.config.request_timeout
         budget = self._scheduler.token_budget
         try:
-            check_request(request_id, self._requests, priority, group, timeout)
+            check_request(request_id, self._requests, priority, group, timeout, expected_tokens)
+            check_queue(len(self._scheduler.waiting), self.config)
+            check_samples(params, self.config)
             text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
             check_fits(len(ids), self.max_model_len, self._blocks, budget, self.config)
         except BadValue as error:
@@ -143,7 +148,9 @@ class LLMEngine:
         arrival = now if arrival_time is None else arrival_time
         number = self._arrivals
         self._arrivals += 1
-        seed = params.seed if params.seed is not None else (self.config.seed * 0x9E3779B97F4A7C15 + number)
+        seed = params.seed
+        if seed is None:  # far apart: samples of a request have the seeds that follow its own
+            seed = self.config.seed * 0x9E3779B97F4A7C15 + (number << 32)
         request = new_request(
             request_id,
             number,
@@ -157,10 +164,14 @@ class LLMEngine:
             group=group,
             cache_salt=cache_salt,
             deadline=None if timeout is None else arrival + timeout,
+            expected_tokens=expected_tokens,
         )
+        if params.beams:
+            eos = frozenset() if params.ignore_eos else self.executor.eos_token_ids
+            request.start_beams(frozenset(params.stop_token_ids) | eos)
         self._requests[request_id] = request
         self._texts.open(request)
-        self._scheduler.add(request)
+        self._scheduler.add(request, now)
 
     def abort_request(self, request_id: str | Iterable[str]) -> bool:
         """End requests in whatever queue they are; unknown and ended ids are no error. True when one was alive."""
@@ -170,6 +181,19 @@ class LLMEngine:
             self._scheduler.finish(request, FinishReason.ABORT)
             del self._requests[request.request_id]
         return bool(alive)
+
+    def abort_sample(self, request_id: str, index: int) -> bool:
+        """End one of several samples; its request goes on with the others. False when it is not alive."""
+        request = self._requests.get(request_id)
+        if request is None or request.beam is not None or not request.forked or not 0 <= index < len(request.sequences):
+            return False
+        seq = request.sequences[index]
+        if seq.ended:
+            return False
+        self._scheduler.end_sequence(seq, FinishReason.ABORT)
+        if request.finished:
+            del self._requests[request_id]
+        return True
 
     def has_unfinished_requests(self) -> bool:
         return bool(self._requests)
@@ -195,7 +219,7 @@ class LLMEngine:
         self._failures = 0
         t1 = time.perf_counter()
         self.last_step_ran = bool(plan.chunks)
-        if plan.chunks:
+        if not plan.empty:
             self._execute(plan, t1 - t0)
         return self._complete(began)
 
@@ -261,7 +285,7 @@ class LLMEngine:
         if num_blocks < before:
             self._resize_executor(num_blocks)
         for request in never_fit:
-            need = max(self._blocks.blocks_for(seq.num_tokens) for seq in request.sequences)
+            need = self._blocks.least_blocks(request)
             message = f"needs {need} blocks of {self.config.block_size}; the pool now has {num_blocks}"
             self._scheduler.finish(request, FinishReason.CAPACITY, message=message)
             del self._requests[request.request_id]
@@ -276,9 +300,45 @@ class LLMEngine:
         """Forget all cached content; requests that run keep their blocks. Returns blocks forgotten."""
         return self._scheduler.reset_prefix_cache()
 
+    def set_option(self, name: str, value: Any) -> None:
+        """Change an option while requests run (`live_options.LIVE_OPTIONS`); nobody loses anything.
+
+        `value` may be text as a person types it. Raises BadValue, and then all is as it was.
+        """
+        self._scheduler.set_option(name, value)
+        self.config = self._scheduler.config
+
+    def reload_policy(self) -> None:
+        """Load the file of a user's policy again. Raises BadValue when it is bad; the old one then stays."""
+        self.set_option("scheduling_policy", self.config.scheduling_policy)
+
+    def set_priority(self, request_id: str, priority: int) -> bool:
+        """Give a request another priority; false when none of that id is alive. Raises BadValue."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._scheduler.set_priority(request, priority)
+        return True
+
     def on_frame(self, listener: Callable[[ev.Frame], None]) -> None:
         """Call `listener` with every Frame from now on, in this thread. One that raises is dropped, and told."""
         self._listeners.append(listener)
+
+    def watch(self) -> EngineState:
+        """A fold of this engine's Frames, kept up to date; call it before the first request."""
+        if self._state is None:
+            if self._frames:
+                raise RuntimeError(f"{self._frames} frames were published already; watch before the first request")
+            self._state = EngineState(self.meta)
+            self._listeners.insert(0, self._state.apply)
+        return self._state
+
+    def explain(self, request_id: str) -> Explanation | None:
+        """Why a request is where it is, who must end first, and its history. Needs `watch`; None if it is unknown."""
+        if self._state is None:
+            raise RuntimeError("explain needs watch(), called before the first request")
+        self.flush()
+        return explain(self._state, request_id)
 
     def note(self, event: ev.AnyEvent) -> None:
         """Tell something in order with the engine's own events."""

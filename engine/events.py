@@ -7,86 +7,51 @@ are those of the device pool.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from vtop.engine.reasons import (
+    AfterPreemption as AfterPreemption,
+)
+from vtop.engine.reasons import (
+    DecodesFirst as DecodesFirst,
+)
+from vtop.engine.reasons import (
+    Limit as Limit,
+)
+from vtop.engine.reasons import (
+    ModeWhy as ModeWhy,
+)
+from vtop.engine.reasons import (
+    MoveCause as MoveCause,
+)
+from vtop.engine.reasons import (
+    NeedsBlocks as NeedsBlocks,
+)
+from vtop.engine.reasons import (
+    NeedsBudget as NeedsBudget,
+)
+from vtop.engine.reasons import (
+    NeedsSeat as NeedsSeat,
+)
+from vtop.engine.reasons import (
+    PreemptCause as PreemptCause,
+)
+from vtop.engine.reasons import (
+    Reason as Reason,
+)
+from vtop.engine.reasons import (
+    RefusalCode as RefusalCode,
+)
+from vtop.engine.reasons import (
+    SwappedFirst as SwappedFirst,
+)
+from vtop.engine.reasons import (
+    WaitReason as WaitReason,
+)
+
 SCHEMA_VERSION = 1
-
-
-class Limit(StrEnum):
-    """Which limit stopped a step from doing more."""
-
-    NONE = "none"  # nothing was left out
-    BLOCKS = "blocks"
-    BUDGET = "budget"
-    SEQS = "seqs"
-    PREEMPTED = "preempted"  # a step that preempts admits nobody
-    DECODES = "decodes"  # prefill-first: it was the decodes' turn
-
-
-# --- reasons: why a request waits, or got nothing in this step -------------------------------------------------
-
-
-class Reason(msgspec.Struct, frozen=True, tag=True, tag_field="code"):
-    """Base of the reasons. `code` in JSON is the tag."""
-
-
-class NeedsBlocks(Reason, frozen=True, tag="blocks"):
-    """Admission needs `need` blocks and leaves `watermark` free; only `free` are.
-
-    `growth` of the need is kept for what running requests take while a preempted one is computed again.
-    """
-
-    need: int
-    free: int
-    watermark: int = 0
-    growth: int = 0
-
-
-class NeedsBudget(Reason, frozen=True, tag="budget"):
-    """The step's token budget is spent: `need` tokens wanted, `left` left of `budget`."""
-
-    need: int
-    left: int
-    budget: int
-
-
-class NeedsSeat(Reason, frozen=True, tag="seqs"):
-    """All `limit` sequence slots are taken."""
-
-    limit: int
-
-
-class AfterPreemption(Reason, frozen=True, tag="preempted-this-step"):
-    """A step that preempts admits nobody; `victim` was preempted."""
-
-    victim: str
-
-
-class DecodesFirst(Reason, frozen=True, tag="decodes-first"):
-    """prefill-first: `steps` prompt steps ran in a row, now the decodes have a turn."""
-
-    steps: int
-
-
-WaitReason = NeedsBlocks | NeedsBudget | NeedsSeat | AfterPreemption | DecodesFirst
-
-
-class RefusalCode(StrEnum):
-    EMPTY_PROMPT = "empty-prompt"
-    PROMPT_TOO_LONG = "prompt-too-long"  # no room for a token under max_model_len
-    NEVER_FITS = "never-fits"  # the prompt needs more blocks than the pool has
-    OVER_BUDGET = "over-budget"  # prefill-first: the prompt exceeds the token budget
-    BAD_TOKEN = "bad-token"  # a token id outside the vocabulary
-    BAD_PARAMETER = "bad-parameter"
-
-
-class PreemptCause(StrEnum):
-    NO_FREE_BLOCK = "no-free-block"
-    POOL_RESIZED = "pool-resized"
-
 
 # --- events ----------------------------------------------------------------------------------------------------
 
@@ -114,6 +79,8 @@ class Arrived(Event, frozen=True, tag="arrived"):
     deadline: float | None = None
     temperature: float = 1.0
     seed: int = 0
+    expected_tokens: int | None = None
+    samples: int = 1  # sequences of the group
 
 
 class Refused(Event, frozen=True, tag="refused"):
@@ -156,11 +123,15 @@ class Skipped(Event, frozen=True, tag="skipped"):
 
 
 class BlocksTaken(Event, frozen=True, tag="blocks-taken"):
-    """Blocks appended to the block table of sequence `seq` of a request, in table order."""
+    """Blocks appended to the block table of sequence `seq` of a request, in table order.
+
+    `computed` tokens are, or will be before they are read, written in them by another sequence of the request.
+    """
 
     id: str
     blocks: list[int]
     seq: int = 0
+    computed: int = 0
 
 
 class BlocksFreed(Event, frozen=True, tag="blocks-freed"):
@@ -182,6 +153,7 @@ class PrefixLookup(Event, frozen=True, tag="prefix-lookup"):
     hit: int
     blocks: int
     resumed: bool
+    seq: int = 0
 
 
 class Cached(Event, frozen=True, tag="cached"):
@@ -231,7 +203,8 @@ class Preempted(Event, frozen=True, tag="preempted"):
     """A running request lost its blocks so that `for_id` could go on (its own id: it gave way itself).
 
     `tokens_lost` are computed tokens thrown away; `used_before` and `used_after` are blocks of the pool in use;
-    `count` is the how-many-th preemption of this request. `rule` is the victim rule that chose it.
+    `count` is the how-many-th preemption of this request. `rule` is the victim rule that chose it. `key` is its key in
+    the waiting queue. `rank` and `for_rank` are what the policy compares for victims: the larger gives way first.
     """
 
     id: str
@@ -247,6 +220,148 @@ class Preempted(Event, frozen=True, tag="preempted"):
     used_after: int
     pool: int
     count: int
+    rank: tuple[float, ...] = ()
+    for_rank: tuple[float, ...] = ()
+    why: ModeWhy = ModeWhy.MODE
+    swap_seconds: float | None = None  # hybrid: the estimates that were compared
+    recompute_seconds: float | None = None
+
+
+class SwappedOut(Event, frozen=True, tag="swapped-out"):
+    """A running request's K/V moved to the host pool so that `for_id` could go on; nothing that it computed is lost.
+
+    `tables` are its sequences' tables in the host pool, `pairs` the copies (device block, host block), in order.
+    The rest is as in Preempted; `count` counts both.
+    """
+
+    id: str
+    for_id: str
+    cause: PreemptCause
+    rule: str
+    key: tuple[float, ...]
+    for_key: tuple[float, ...]
+    tables: list[list[int]]
+    pairs: list[tuple[int, int]]
+    used_before: int
+    used_after: int
+    pool: int
+    count: int
+    why: ModeWhy = ModeWhy.MODE
+    swap_seconds: float | None = None
+    recompute_seconds: float | None = None
+
+
+class SwappedIn(Event, frozen=True, tag="swapped-in"):
+    """A swapped request runs again: `tables` are its sequences' tables, `pairs` the copies (host, device block).
+
+    `need` blocks were asked of `free`, `watermark` left free.
+    """
+
+    id: str
+    key: tuple[float, ...]
+    tables: list[list[int]]
+    pairs: list[tuple[int, int]]
+    need: int
+    free: int
+    watermark: int = 0
+
+
+class Forked(Event, frozen=True, tag="forked"):
+    """Sequence `child` of a group goes on from where sequence `parent` is, and shares its `blocks`."""
+
+    id: str
+    parent: int
+    child: int
+    blocks: list[int]
+
+
+class Merged(Event, frozen=True, tag="merged"):
+    """Entry `logical` of a table became full and equal to block `into`: it is that block now, `block` went back."""
+
+    id: str
+    block: int
+    into: int
+    logical: int
+    seq: int = 0
+
+
+class Passed(Event, frozen=True, tag="passed"):
+    """skip_ahead: `id` is admitted although `heads`, which come first, do not fit. `count` of `limit` passed the first.
+
+    A request that `limit` others passed is passed by nobody, until it was admitted.
+    """
+
+    id: str
+    heads: list[str]
+    count: int
+    limit: int
+
+
+class GroupService(Event, frozen=True, tag="group-service"):
+    """Virtual token counters of groups, as they are now; only those that changed since they were last told."""
+
+    counters: dict[str, float]
+
+
+class Lifted(Event, frozen=True, tag="lifted"):
+    """A group that had nothing queued came back; its counter was lifted, so that idling saves up nothing."""
+
+    group: str
+    before: float
+    after: float
+
+
+class Promoted(Event, frozen=True, tag="promoted"):
+    """A request moved ahead. starved: from level `before` to `after`, with a new key.
+
+    aging: it was admitted before one that waits and is more important; `before` is its priority, `after` the one it
+    had aged to, both as numbers of which the smaller goes first.
+    """
+
+    id: str
+    cause: MoveCause
+    before: float
+    after: float
+    key: tuple[float, ...]
+
+
+class Demoted(Event, frozen=True, tag="demoted"):
+    """mlfq: a running request used up the quantum of level `before`."""
+
+    id: str
+    before: float
+    after: float
+    key: tuple[float, ...]
+
+
+class PrioritySet(Event, frozen=True, tag="priority-set"):
+    """Somebody changed the priority of a request."""
+
+    id: str
+    before: int
+    after: int
+    key: tuple[float, ...]
+
+
+class Switched(Event, frozen=True, tag="switched"):
+    """An option was changed while the engine ran. Equal values: the policy's file was loaded again."""
+
+    option: str
+    before: str | int | float | bool | None
+    after: str | int | float | bool | None
+
+
+class Rekeyed(Event, frozen=True, tag="rekeyed"):
+    """Requests have other keys: all alive ones after a switch of policy, or one that a user's policy moved.
+
+    After a switch, `fair_at` says where the counter of the group belongs in the order (-1: nowhere; None: as before)
+    and `counters` holds all of them.
+    """
+
+    ids: list[str]
+    keys: list[tuple[float, ...]]
+    fair_at: int | None = None
+    counters: dict[str, float] = {}
 
 
 class Tokens(Event, frozen=True, tag="tokens"):
@@ -268,6 +383,18 @@ class Finished(Event, frozen=True, tag="finished"):
     """
 
     id: str
+    reason: str
+    output_tokens: int
+    text: str = ""
+    stop_reason: str | int | None = None
+    message: str = ""
+
+
+class SequenceFinished(Event, frozen=True, tag="sequence-finished"):
+    """One of several samples has all its tokens; the request goes on with the others. As in Finished."""
+
+    id: str
+    seq: int
     reason: str
     output_tokens: int
     text: str = ""
@@ -345,7 +472,20 @@ AnyEvent = (
     | CopiedOnWrite
     | Scheduled
     | Preempted
+    | SwappedOut
+    | SwappedIn
+    | Forked
+    | Merged
+    | Passed
+    | GroupService
+    | Lifted
+    | Promoted
+    | Demoted
+    | PrioritySet
+    | Switched
+    | Rekeyed
     | Tokens
+    | SequenceFinished
     | Finished
     | StepFailed
     | PoolResized
@@ -395,3 +535,5 @@ class Meta(msgspec.Struct, frozen=True):
     unix_time: float
     engine_time: float
     kv_note: str = ""
+    num_host_blocks: int = 0
+    fair_at: int = -1  # where the counter of a request's group belongs in the order of keys; -1: nowhere

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Told by whoever builds the executor. `max_model_len` in tokens; `kv_note` says how the pool was sized."""
+    """Told by whoever builds the executor. `max_model_len` in tokens.
+
+    `kv_note` and `host_note` say how the device pool and the host pool were sized, on one line each.
+    """
 
     model: str = "stub"
     device: str = "cpu"
@@ -16,3 +19,5 @@ class EngineFacts:
     max_model_len: int = 2048
     vocab_size: int | None = None
     kv_note: str = ""
+    num_host_blocks: int = 0
+    host_note: str = ""

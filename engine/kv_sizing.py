@@ -1,4 +1,4 @@
-"""How many blocks the device pool gets, and why. Sizes are in bytes unless a name says otherwise."""
+"""How many blocks the device pool and the host pool get, and why. Sizes are in bytes unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from vtop.engine.errors import BadValue
 GIB = 1 << 30
 CPU_SHARE = 0.25
 CPU_AT_MOST = 4 * GIB
+HOST_DEFAULT = 1 * GIB
+HOST_DEFAULT_CUDA = 4 * GIB
 CPU_UNKNOWN = 1 * GIB  # where the system does not tell how much memory is free
 
 
@@ -85,6 +87,39 @@ def size_pool(
         blocks, why = useful, f"enough for {config.max_num_seqs} sequences of {max_model_len} tokens"
     _check_fits("kv_cache_memory", None, blocks * block_bytes, free)
     return _sizing(blocks, block_bytes, why)
+
+
+def size_host_pool(
+    config: EngineConfig, block_bytes: int, max_model_len: int, *, available: int | None, pinned: bool
+) -> KVSizing:
+    """Choose the number of blocks of the host pool; there may be none.
+
+    `available` is the host memory that is left for it (None: unknown). `pinned`: the device is cuda, and the memory is
+    page-locked in a piece whose size is rounded up to a power of two. Order: num_host_blocks_override; swap_space; by
+    default 1 GiB (cuda: 4), but at most a quarter of what is available and no more than all sequences fill. Raises
+    BadValue, with need and available, when what was asked for does not fit.
+    """
+    override, space = config.num_host_blocks_override, config.swap_space
+    if override is not None:
+        _check_fits("num_host_blocks_override", override, _locked(override * block_bytes, pinned), available)
+        return _sizing(override, block_bytes, "num_host_blocks_override")
+    if space is not None:
+        blocks = int(space * GIB) // block_bytes
+        if space > 0 and not blocks:
+            need = f"one block needs {_size(block_bytes)}; give at least {block_bytes / GIB:.3g} (GiB), or 0 for none"
+            raise BadValue("swap_space", space, need)
+        _check_fits("swap_space", space, _locked(blocks * block_bytes, pinned), available)
+        return _sizing(blocks, block_bytes, "swap_space")
+    room = HOST_DEFAULT_CUDA if pinned else HOST_DEFAULT
+    if available is not None:
+        room = min(room, int(available * CPU_SHARE))
+    useful = config.max_num_seqs * -(-max_model_len // config.block_size)
+    return _sizing(min(room // block_bytes, useful), block_bytes, "default")
+
+
+def _locked(count: int, pinned: bool) -> int:
+    """Bytes that an allocation of `count` takes."""
+    return 1 << (count - 1).bit_length() if pinned and count else count
 
 
 def available_memory(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import Protocol
 
+from vtop.engine.beam import Hypothesis
 from vtop.engine.executor import SampledToken
 from vtop.engine.request import FinishReason, Request, Sequence
 
@@ -25,11 +27,14 @@ class OutputProcessor(Protocol):
         """Called once per output token, after it was appended to the sequence."""
         ...
 
+    def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
+        """One of several samples ended, others go on; returns its text that was still held back."""
+        ...
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
+        """A beam search is over: its outputs are these hypotheses, best first. Comes before `close`."""
+        ...
+
     def close(self, request: Request) -> str:
         """The request ended; returns text still held back, and forgets the request."""
         ...
-
-
-def length_reached(seq: Sequence) -> bool:
-    """Whether the sequence is as long as max_tokens or the model allows."""
-    return len(seq.token_ids) >= seq.request.limit

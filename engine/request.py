@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from vtop.engine.beam import BeamSearch, EarlyStopping
 from vtop.engine.errors import BadValue
 
 
@@ -37,6 +38,10 @@ class SamplingParams:
     max_tokens None means until the model's limit or the end of the KV pool.
     logprobs k returns the sampled token's log-probability and the k most likely ones, per output token;
     prompt_logprobs likewise per prompt token (the first has none).
+    n outputs are returned, the likeliest of best_of (default: n) that are computed. With seed s they are those of
+    separate requests with seeds s, s + 1 …
+    beam_width w searches with w beams instead and returns the best n; hypotheses are ranked by
+    log-probability / length ** length_penalty, early_stopping is true, false or "never" (see `beam.py`).
 
     Raises BadValue naming the field when a value cannot be used.
     """
@@ -59,6 +64,11 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    n: int = 1
+    best_of: int | None = None
+    beam_width: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
         stop: object = self.stop  # users pass a string or a list as well
@@ -102,12 +112,51 @@ class SamplingParams:
             raise BadValue("stop", self.stop, "every stop string must be a non-empty string")
         if any(not _is_int(token) or token < 0 for token in self.stop_token_ids):
             raise BadValue("stop_token_ids", self.stop_token_ids, "every stop token id must be 0 or more")
+        if not _is_int(self.n) or self.n < 1:
+            raise BadValue("n", self.n, "give at least 1")
+        if self.best_of is not None and (not _is_int(self.best_of) or self.best_of < self.n):
+            raise BadValue("best_of", self.best_of, f"give at least n ({self.n}), or None for as many")
+        if self.beam_width is not None:
+            self._check_beams(self.beam_width)
+        elif self.num_samples > 1 and self.greedy:
+            name = "n" if self.n > 1 else "best_of"
+            raise BadValue(name, getattr(self, name), "greedy outputs are all the same; give a temperature above 0")
         if self.stop and not self.detokenize:
             raise BadValue("detokenize", False, "stop strings need text; leave detokenize on or use stop_token_ids")
+
+    def _check_beams(self, width: int) -> None:
+        if not _is_int(width) or width < self.n:
+            raise BadValue("beam_width", width, f"give at least n ({self.n})")
+        if self.best_of is not None:
+            raise BadValue("best_of", self.best_of, "beam search has beam_width instead")
+        if not _is_number(self.length_penalty):
+            raise BadValue("length_penalty", self.length_penalty, "give a number (1 is by length, 0 is off)")
+        if self.early_stopping not in (True, False, "never"):
+            raise BadValue("early_stopping", self.early_stopping, "give true, false or never")
+        if self.stop or self.min_tokens or self.logprobs is not None:
+            name = "stop" if self.stop else "min_tokens" if self.min_tokens else "logprobs"
+            raise BadValue(name, getattr(self, name), "beam search does not have it; leave it out")
+
+    @property
+    def beams(self) -> bool:
+        """Whether outputs are found by beam search instead of being drawn."""
+        return self.beam_width is not None
 
     @property
     def greedy(self) -> bool:
         return self.temperature < 1e-5
+
+    @property
+    def num_samples(self) -> int:
+        """Outputs that are computed; the best n of them are returned."""
+        if self.beam_width is not None:
+            return self.beam_width
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def needs_logprob(self) -> bool:
+        """Whether each output token's log-probability is needed: asked for, or to choose the best outputs."""
+        return self.logprobs is not None or self.num_samples > self.n
 
 
 def _is_int(value: object) -> bool:
@@ -139,8 +188,12 @@ class Sequence:
     token_ids: list[int]
     prompt_len: int
     num_computed: int = 0
+    most_computed: int = 0  # the most that num_computed ever was: what is computed again is no new service
     num_indexed: int = 0  # blocks, from the first, whose content was offered to the prefix index
     blocks: list[int] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)  # the table while swapped out; `blocks` is empty then
+    ended: bool = False  # of a group: it has all its tokens while others go on
+    shared_until: int = 0  # of a group that returned: computes nothing before the first one has come so far
     cumulative_logprob: float = 0.0
 
     @property
@@ -171,8 +224,9 @@ class Sequence:
 class Request:
     """One request as the scheduler sees it. Times are engine seconds; `number` is the serial number of arrival.
 
-    `key` orders requests (smaller runs first); the policy sets it when the request is queued. `limit` is the most
-    tokens (prompt + output) it may reach, from max_tokens and max_model_len, resolved when it was added.
+    `key` orders requests (smaller runs first); the policy gives it when the request is queued and when it moves.
+    `limit` is the most tokens (prompt + output) it may reach, from max_tokens and max_model_len, resolved when it was
+    added.
     """
 
     request_id: str
@@ -189,6 +243,10 @@ class Request:
     deadline: float | None = None  # engine time after which the request is timed out
     status: RequestStatus = RequestStatus.WAITING
     key: tuple[float, ...] = ()
+    expected_tokens: int | None = None  # output tokens it is expected to give, as its sender says
+    queued: float = 0.0  # engine time at which it was added; a client's `arrival` may be earlier
+    passed: int = 0  # how many went ahead of it while it did not fit (skip_ahead)
+    owed_token: bool = False  # came back after a preemption and has given no token since: no victim until it has
     first_scheduled: float | None = None
     admissions: int = 0  # how often admitted; > 1 after a preemption
     admitted_serial: int = -1  # engine-wide serial of the latest admission; the victim rule `latest` reads it
@@ -196,6 +254,9 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     finish_message: str = ""
+    beam: BeamSearch | None = None
+    beam_order: list[Sequence] = field(default_factory=list)  # the sequences of beam.outputs, best first
+    beam_found: dict[Sequence, list[tuple[int, float]]] = field(default_factory=dict)  # beams that wait for the others
 
     @property
     def prompt_len(self) -> int:
@@ -204,6 +265,29 @@ class Request:
     @property
     def num_blocks(self) -> int:
         return sum(len(seq.blocks) for seq in self.sequences)
+
+    @property
+    def forked(self) -> bool:
+        """Whether the samples go their own ways; a single sequence does from the start."""
+        if self.beam is not None:
+            return len(self.beam.outputs[0]) > 0
+        return len(self.sequences) == 1 or self.sequences[-1].num_output > 0
+
+    @property
+    def computing(self) -> list[Sequence]:
+        """The sequences that compute: of several samples, the first until the prompt is done, then the unfinished."""
+        if len(self.sequences) == 1:
+            return self.sequences
+        return [seq for seq in self.sequences if not seq.ended] if self.forked else self.sequences[:1]
+
+    def start_beams(self, ends: frozenset[int]) -> None:
+        """Search with beams that end with one of `ends`."""
+        params = self.params
+        assert params.beam_width is not None
+        early: EarlyStopping = "never" if params.early_stopping == "never" else bool(params.early_stopping)
+        limit = self.limit - self.prompt_len
+        self.beam = BeamSearch(params.beam_width, limit, ends, params.length_penalty, early)
+        self.beam_order = self.sequences[:1]
 
     @property
     def finished(self) -> bool:
@@ -224,8 +308,9 @@ def new_request(
     group: str = "default",
     cache_salt: str = "",
     deadline: float | None = None,
+    expected_tokens: int | None = None,
 ) -> Request:
-    """A waiting request with one sequence."""
+    """A waiting request with as many sequences as `params` wants samples."""
     request = Request(
         request_id,
         number,
@@ -239,6 +324,9 @@ def new_request(
         group=group,
         cache_salt=cache_salt,
         deadline=deadline,
+        expected_tokens=expected_tokens,
+        queued=arrival,
     )
-    request.sequences.append(Sequence(request, 0, list(prompt_token_ids), len(prompt_token_ids)))
+    for index in range(params.num_samples):
+        request.sequences.append(Sequence(request, index, list(prompt_token_ids), len(prompt_token_ids)))
     return request

@@ -2,8 +2,8 @@
 
 Order of operations (vLLM's): log-probabilities are taken from the raw logits; then end tokens are masked below
 min_tokens, penalties, temperature, min-p, top-k, top-p. A random row takes the token at which its cumulative
-probability, in vocabulary order, passes u; u depends on (seed, sequence index, output position) and nothing else, so
-a token does not change with batching or preemption.
+probability, in vocabulary order, passes u; u depends on (seed + sequence index, output position) and nothing else, so
+a token does not change with batching or preemption, and sample i of a request is what a request with seed + i gives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _mix(x: int) -> int:
 
 
 def uniform(seed: int, index: int, position: int) -> float:
-    """The number in [0, 1) for output `position` of sequence `index` of a request with `seed`."""
+    """The number in [0, 1) for output `position` of stream `index` (0 for what is sampled) under `seed`."""
     state = _mix((seed + 0x9E3779B97F4A7C15) & _MASK64)
     state = _mix(state ^ ((index + 1) * 0xD1342543DE82EF95 & _MASK64))
     state = _mix(state ^ ((position + 1) * 0x9E3779B97F4A7C15 & _MASK64))
@@ -52,7 +52,7 @@ class _Settings:
     presence: torch.Tensor
     frequency: torch.Tensor
     guarded: list[int]  # rows with min_tokens
-    reporting: list[int]  # rows that want log-probabilities
+    reporting: list[int]  # rows whose log-probability is needed
 
 
 class Sampler:
@@ -96,7 +96,7 @@ class Sampler:
         tokens = _best(work) if len(rows) < len(sequences) else [0] * len(sequences)
         scaled = _take(work, rows) / settings.temperature
         weights = filtered_weights(scaled, settings.top_k, settings.top_p, settings.min_p)
-        noise = [uniform(s.request.seed, s.index, s.num_output) for s in (sequences[i] for i in rows)]
+        noise = [uniform(s.request.seed + s.index & _MASK64, 0, s.num_output) for s in (sequences[i] for i in rows)]
         drawn = draw(weights, torch.tensor(noise, dtype=torch.float64).to(work.device))
         for i, token in zip(rows, drawn, strict=True):
             tokens[i] = token
@@ -145,7 +145,7 @@ def _build_settings(params: list[SamplingParams], device: torch.device) -> _Sett
         for i, p in enumerate(params)
         if p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
     ]
-    reporting = [i for i, p in enumerate(params) if p.logprobs is not None]
+    reporting = [i for i, p in enumerate(params) if p.needs_logprob]
 
     def column(values: list[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).view(-1, 1).to(device)
@@ -190,6 +190,18 @@ def logprobs_of(logits: torch.Tensor, chosen: Seq[int], wanted: Seq[int]) -> lis
         best = tuple(Logprob(tokens[i][j], values[i][j], j + 1) for j in range(min(wanted[i], table.shape[1])))
         found.append((Logprob(token, logprob, ranks[i]), best))
     return found
+
+
+def likeliest_of(logits: torch.Tensor, counts: Seq[int]) -> list[SampledToken]:
+    """Per row of logits [rows, vocab]: its most likely token, with its `counts` most likely ones, best first, as `top`.
+
+    For beam search: log-probabilities are natural, of the raw logits in float32. Raises FloatingPointError when the
+    logits of a row are not numbers.
+    """
+    best = _best(logits)
+    found = logprobs_of(logits, best, counts)
+    # The first of `top`, not `best`: among equals the two may differ.
+    return [SampledToken(top[0].token_id, top[0].logprob, top) for _, top in found]
 
 
 def _best(logits: torch.Tensor) -> list[int]:

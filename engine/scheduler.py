@@ -3,24 +3,32 @@
 The rules, in order (each step):
  1. time-outs end requests, whatever queue they are in;
  2. running requests, in policy order: each decode or next chunk gets blocks; when none is free, victims are
-    taken by the victim rule until it fits or the request itself is the victim;
- 3. waiting requests, in policy order, unless this step preempted: admit while sequences, tokens and blocks
-    (need + watermark) allow; stop at the first that does not fit.
-With batching = prefill-first, 3 comes before 2 and a step that computes prompts computes nothing else; after
-`max_prefill_steps` such steps in a row the decodes have a turn.
+    taken by the victim rule until it fits or the request itself is the victim; the preemption mode says whether
+    a victim's K/V is thrown away or moved to the host pool;
+ 3. swapped requests return, in policy order, unless this step preempted, until one does not fit;
+ 4. waiting requests, in policy order, unless this step preempted or somebody is left swapped out: admit while
+    sequences, tokens and blocks (need + watermark) allow; stop at the first that does not fit. With
+    preempt_for_waiting, it may take victims among running ones that are strictly less urgent; with skip_ahead, so
+    many later ones may pass it.
+With batching = prefill-first, 4 comes before 2 while nobody is swapped out, and a step that computes prompts computes
+nothing else; after `max_prefill_steps` such steps in a row the decodes have a turn.
 
 A preempted request returns only when everything it must compute again fits at once, beside the blocks that running
-requests take meanwhile. So it yields a token before it can be a victim again, and preemptions are bounded.
+requests take meanwhile, and is no victim of the growth of others until it has given a token. So every preemption for
+growth costs one output token at most, and preemptions are bounded, whatever the victim rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vtop.engine import events as ev
 from vtop.engine.block_manager import PrefixHit
 from vtop.engine.executor import Chunk, StepPlan
-from vtop.engine.request import Request, RequestStatus, Sequence
+from vtop.engine.preemption import choose_victims
+from vtop.engine.queues import first
+from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.scheduler_core import SchedulerCore, StepPass
 
 
@@ -33,23 +41,39 @@ class _Offer:
     growth: int
 
 
+@dataclass(slots=True)
+class _Room:
+    """What an admission may take: tokens of the budget, and blocks out of those available, but for the watermark."""
+
+    left: int
+    seats: int  # taken
+    available: int
+    watermark: int
+    running: Iterable[Request]
+
+
 class Scheduler(SchedulerCore):
     """The scheduler of preset `sensible`, with its switches."""
 
     def schedule(self, now: float) -> StepPlan:
         """Decide the next step. Block tables grow here; `num_computed` grows in `commit`."""
-        self._expire(now)
-        step = StepPass(now, self.token_budget)
+        step = self._begin(now)
         if self.config.batching == "prefill-first":
             self._prefill_first(step)
         else:
             self._run_running(step)
+            self._return_swapped(step)
             self._admit_waiting(step)
         return self._plan(step)
 
     def _prefill_first(self, step: StepPass) -> None:
+        if len(self.swapped):
+            self._prefill_streak = 0
+            self._run_running(step)
+            self._return_swapped(step)
+            return
         running = self.running.snapshot()
-        begun = [r for r in running if any(seq.num_computed < seq.num_tokens - 1 for seq in r.sequences)]
+        begun = [r for r in running if any(seq.num_computed < seq.num_tokens - 1 for seq in r.computing)]
         decodes_wait = len(begun) < len(running)
         bound = self.config.max_prefill_steps
         if decodes_wait and bound and self._prefill_streak >= bound:
@@ -72,16 +96,26 @@ class Scheduler(SchedulerCore):
         requests = self.running.snapshot() if only is None else only
         block_size = self.blocks.block_size
         # a chunk leaves one token of the budget to every decode that comes after it
-        decodes = sum(seq.num_tokens - seq.num_computed == 1 for r in requests for seq in r.sequences)
-        reserve = decodes if decodes < sum(len(r.sequences) for r in requests) else 0
+        decodes = sequences = 0
+        for request in requests:
+            for seq in request.computing:
+                sequences += 1
+                if len(seq.token_ids) - seq.num_computed == 1:
+                    decodes += 1
+        reserve = decodes if decodes < sequences else 0
         for request in requests:
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted earlier in this pass
-            for seq in request.sequences:
+            group = request.computing
+            for seq in group:
+                if seq.shared_until and not self._shared_is_there(step, group[0], seq):
+                    continue
                 start = seq.num_computed
                 tokens = len(seq.token_ids) - start
+                if tokens == 0:
+                    continue  # a beam that waits for the others
                 if tokens == 1:
-                    reserve = max(0, reserve - 1)
+                    reserve -= reserve > 0
                     allowed = step.left
                 else:
                     allowed = step.left - reserve
@@ -91,37 +125,184 @@ class Scheduler(SchedulerCore):
                     continue
                 tokens = min(tokens, allowed)
                 end = start + tokens
-                if end > len(seq.blocks) * block_size and not self._make_room(step, request, seq, end):
+                copy = len(group) > 1 and self.blocks.must_copy(seq, start)
+                if (copy or end > len(seq.blocks) * block_size) and not self._make_room(step, request, seq, start, end):
                     break
-                step.add(request, Chunk(seq, start, tokens, end == len(seq.token_ids)))
+                step.add(request, _chunk(seq, start, tokens))
 
-    def _make_room(self, step: StepPass, request: Request, seq: Sequence, tokens: int) -> bool:
-        """Grow a block table, preempting where needed; false when the request itself had to give way."""
-        while self.blocks.missing(seq, tokens) > self.blocks.pool.available:
-            victim = self.victim_rule.choose(self.running.snapshot(), request)
-            self._preempt(victim, request, ev.PreemptCause.NO_FREE_BLOCK, step)
+    def _shared_is_there(self, step: StepPass, first_one: Sequence, seq: Sequence) -> bool:
+        """Whether the first sequence has computed, or computes in this step, what the other one shares with it."""
+        there = first_one.num_computed + sum(
+            chunk.num_tokens for chunk in step.chunks.get(seq.request, ()) if chunk.sequence is first_one
+        )
+        if there < seq.shared_until:
+            return False
+        seq.shared_until = 0
+        return True
+
+    def _make_room(self, step: StepPass, request: Request, seq: Sequence, start: int, end: int) -> bool:
+        """Blocks for slots start … end - 1, preempting where needed; false when the request itself had to give way."""
+        while self.blocks.missing(seq, end) + self.blocks.must_copy(seq, start) > self.blocks.pool.available:
+            if len(self.running) == 1:
+                # several samples that hold the whole pool: nobody is left who could make room for them
+                step.give_back(request)
+                self.finish(request, FinishReason.CAPACITY, message=self._group_message(request))
+                return False
+            candidates = [r for r in self.running.snapshot() if r is request or not r.owed_token]
+            victim = self.victim_rule.choose(candidates, request)
+            self._give_way(step, victim, request, ev.PreemptCause.NO_FREE_BLOCK)
             if victim is request:
                 return False
-        self._grow(seq, tokens)
+        if self.blocks.must_copy(seq, start):
+            self._copy_on_write(step, seq, start)
+        self._grow(seq, end)
         return True
+
+    def _group_message(self, request: Request) -> str:
+        need = max(self.blocks.least_blocks(request), self.blocks.pool.used + 1)
+        return f"its {len(request.computing)} samples need {need} blocks; the pool has {self.blocks.pool.total}"
+
+    def _give_way(self, step: StepPass, victim: Request, needy: Request, cause: ev.PreemptCause) -> None:
+        """Preempt, by the preemption mode: to the host pool, or back to waiting."""
+        choice = self.preemption_mode.choose(victim, self.blocks, self.rates())
+        if choice.swap and victim not in step.copies:  # a copy that is not done yet cannot be moved
+            self._swap_out(step, victim, needy, cause, choice)
+        else:
+            self._tell_host_full(choice)
+            self._preempt(victim, needy, cause, step, choice)
+
+    def _return_swapped(self, step: StepPass) -> None:
+        """Bring swapped requests back, in policy order, until one does not fit."""
+        while step.victim is None and (head := self.swapped.peek()) is not None:
+            need, growth = self._return_need(head)
+            room = self._room(step)
+            reason: ev.WaitReason | None = None
+            if self._too_many(head, room):
+                reason = ev.NeedsSeat(self.config.max_num_seqs)
+            elif room.left < 1:
+                reason = ev.NeedsBudget(1, room.left, self.token_budget)
+            elif need + growth + room.watermark > room.available:
+                reason = ev.NeedsBlocks(need, room.available, room.watermark, growth)
+            if reason is not None:
+                self._tell_wait(step, head, reason)
+                return
+            self._swap_in(step, head, need, room.watermark)
+            self._run_running(step, [head])
+
+    def _return_need(self, head: Request) -> tuple[int, int]:
+        """Blocks that bringing a swapped request back takes, and the growth of the running ones meanwhile."""
+        host = {block for seq in head.sequences for block in seq.host_blocks}
+        need, tokens = len(host), 0
+        kept: dict[int, int] = {}  # host block -> device block that still holds its content
+        for seq in head.computing:
+            hit = self.blocks.return_hit(seq)
+            kept.update(zip(seq.host_blocks, hit.blocks, strict=False))
+            whole = min(self.blocks.blocks_for(seq.num_tokens + 1), self.blocks.pool.total)
+            need += max(0, whole - len(seq.host_blocks))
+            tokens += seq.num_tokens - seq.num_computed
+        need -= sum(self.blocks.pool.ref_count(block) > 0 for block in kept.values())
+        need += len(head.computing) - 1  # samples may still have to copy the block that they share
+        need = min(need, self.blocks.pool.total)
+        return need, self._growth(self.running, -(-tokens // self.token_budget) + 1)
+
+    def _growth(self, running: Iterable[Request], steps: int) -> int:
+        """Blocks that running requests take in so many steps."""
+        return sum(
+            self.blocks.missing(seq, min(seq.num_tokens + steps, request.limit))
+            for request in running
+            for seq in request.computing
+        )
 
     def _admit_waiting(self, step: StepPass) -> None:
         """Admit waiting requests, in policy order, until one does not fit."""
         while (head := self.waiting.peek()) is not None:
-            watermark = int(self.config.watermark * self.blocks.pool.total) if len(self.running) else 0
-            offer = self._offer(head, step.left)
-            reason = self._why_not(step, head, offer, watermark)
-            if reason is not None and offer.hit.copy_last:
-                offer = self._offer(head, step.left, copy=False)
-                reason = self._why_not(step, head, offer, watermark)
+            if step.victim is not None:
+                self._tell_wait(step, head, ev.AfterPreemption(step.victim.request_id))
+                return
+            swapped = self.swapped.peek()
+            if swapped is not None:
+                self._tell_wait(step, head, ev.SwappedFirst(swapped.request_id))
+                return
+            if not self.blocks.ever_returns(head):
+                self.finish(head, FinishReason.CAPACITY, message=self._group_message(head))
+                continue
+            reason = self._try(step, head)
+            if reason is not None and self.config.preempt_for_waiting and self._take_victims(step, head):
+                reason = self._try(step, head)
             if reason is not None:
                 self._tell_wait(step, head, reason)
+                if isinstance(reason, (ev.NeedsBlocks, ev.NeedsBudget)) and step.victim is None:
+                    self._skip_ahead(step)
                 return
-            self._admit(step, head, offer, watermark)
+
+    def _try(self, step: StepPass, request: Request) -> ev.WaitReason | None:
+        """Admit a waiting request if it fits; else, why not."""
+        room = self._room(step)
+        if not self.blocks.ever_returns(request):  # samples that outgrew the pool, behind a head that waits
+            return ev.NeedsBlocks(self.blocks.least_blocks(request), room.available, room.watermark)
+        offer = self._offer(request, room)
+        reason = self._why_not(request, offer, room)
+        if reason is not None and offer.hit.copy_last:
+            offer = self._offer(request, room, copy=False)
+            reason = self._why_not(request, offer, room)
+        if reason is None:
+            self._admit(step, request, offer, room.watermark)
+        return reason
+
+    def _take_victims(self, step: StepPass, head: Request) -> bool:
+        """Preempt running requests that are strictly less urgent than the head, if it fits then; else nobody."""
+        if step.returned:
+            return False  # copies to the host come first in a step, and would meet blocks that are still to be read
+        urgency = self.policy.urgency
+        mine = urgency(head)
+        rivals = [r for r in self.running.snapshot() if urgency(r) > mine]
+
+        def enough(victims: list[Request]) -> bool:
+            room = self._room(step, victims)
+            offer = self._offer(head, room, copy=False)
+            # blocks that the head would take over from a victim are not to be counted as given back by it
+            hit = set(offer.hit.blocks)
+            room.available += sum(len(self.blocks.only_held_by(r) - hit) for r in victims)
+            return self._why_not(head, offer, room) is None
+
+        victims = choose_victims(self.victim_rule, rivals, head, enough)
+        for victim in victims:
+            self._give_way(step, victim, head, ev.PreemptCause.MORE_URGENT)
+        return bool(victims)
+
+    def _skip_ahead(self, step: StepPass) -> None:
+        """Admit later requests that fit, while nobody in front of them was passed by as many as allowed."""
+        limit = self.config.skip_ahead
+        while limit and step.left > 0:
+            heads: list[Request] = []
+            for request in first(self.waiting, limit + 1):
+                if heads and self._try(step, request) is None:
+                    for head in heads:
+                        head.passed += 1
+                    names = [head.request_id for head in heads]
+                    self._events.append(ev.Passed(request.request_id, names, heads[0].passed, limit))
+                    break
+                heads.append(request)
+                if request.passed >= limit:
+                    return
+            else:
+                return
+
+    def _room(self, step: StepPass, without: list[Request] | None = None) -> _Room:
+        """What can be given now; without some requests, as if they had been preempted, but for their blocks."""
+        without = without or []
+        running = [r for r in self.running if r not in without] if without else self.running
+        return _Room(
+            left=step.left + sum(chunk.num_tokens for r in without for chunk in step.chunks.get(r, ())),
+            seats=self.running.seats - sum(len(r.sequences) for r in without),
+            available=self.blocks.pool.available,
+            watermark=int(self.config.watermark * self.blocks.pool.total) if len(running) else 0,
+            running=running,
+        )
 
     def _admit(self, step: StepPass, head: Request, offer: _Offer, watermark: int) -> None:
         """From waiting to running, with blocks and the first chunk."""
-        seq, hit = head.sequences[0], offer.hit
+        seq, hit = head.computing[0], offer.hit
         free = self.blocks.pool.available
         resumed = head.admissions > 0
         self.waiting.remove(head)
@@ -131,23 +312,43 @@ class Scheduler(SchedulerCore):
         self._admissions += 1
         if head.first_scheduled is None:
             head.first_scheduled = step.now
+        head.owed_token = resumed
+        head.passed = 0
         self.running.add(head)
+        aged = self.policy.on_admit(head, step.now, hit.tokens)
         self._told_wait = None
         self._events.append(ev.Admitted(head.request_id, head.admitted_serial, resumed, offer.need, free, watermark))
+        if aged is not None:
+            self._events.append(ev.Promoted(head.request_id, aged.cause, aged.before, aged.after, head.key))
         if self.blocks.prefix_caching:
-            blocks = len(hit.blocks)
-            self._events.append(ev.PrefixLookup(head.request_id, seq.num_tokens, hit.tokens, blocks, resumed))
+            found = hit.tokens, len(hit.blocks)
+            self._events.append(ev.PrefixLookup(head.request_id, seq.num_tokens, *found, resumed, seq.index))
         if hit.blocks:
             self._adopt(step, seq, hit)
         tokens = min(seq.num_tokens - hit.tokens, step.left)
         end = hit.tokens + tokens
         whole = resumed or self.config.admission == "reserve-full-prompt"
         self._grow(seq, seq.num_tokens if whole else end)
-        step.add(head, Chunk(seq, hit.tokens, tokens, end == seq.num_tokens))
+        step.add(head, _chunk(seq, hit.tokens, tokens))
+        for other in head.computing[1:]:
+            self._readmit_sample(seq, other)
 
-    def _offer(self, head: Request, left: int, copy: bool = True) -> _Offer:
+    def _readmit_sample(self, leader: Sequence, seq: Sequence) -> None:
+        """A further sample of a request that returns: the prompt's whole blocks are computed once, by the first."""
+        shared = leader.blocks[: seq.prompt_len // self.blocks.block_size]
+        for block in shared:
+            self.blocks.pool.share(block)
+        seq.blocks = list(shared)
+        seq.num_computed = seq.shared_until = len(shared) * self.blocks.block_size
+        if shared:
+            self._events.append(
+                ev.BlocksTaken(seq.request.request_id, list(shared), seq.index, computed=seq.num_computed)
+            )
+        self._grow(seq, seq.num_tokens)
+
+    def _offer(self, head: Request, room: _Room, copy: bool = True) -> _Offer:
         """What admitting a request takes: the blocks for it, and those for the growth of the ones that run."""
-        seq = head.sequences[0]
+        seq, *others = head.computing
         hit = self.blocks.match(seq)
         if hit.copy_last and not copy:
             hit = self.blocks.without_copy(hit)
@@ -155,29 +356,39 @@ class Scheduler(SchedulerCore):
         tokens = seq.num_tokens
         if head.admissions == 0:
             whole = self.config.admission == "reserve-full-prompt"
-            end = tokens if whole else min(tokens, hit.tokens + max(left, 1))
+            end = tokens if whole else min(tokens, hit.tokens + max(room.left, 1))
             return _Offer(hit, self.blocks.blocks_for(end) - have + cost, 0)
         # one slot beyond, so that it does not come back only to need a block for its very next token
-        whole_need = min(self.blocks.blocks_for(tokens + 1), self.blocks.pool.total)
+        shared = seq.prompt_len // self.blocks.block_size
+        whole_need = self.blocks.blocks_for(tokens + 1)
+        whole_need += sum(self.blocks.blocks_for(other.num_tokens + 1) - shared for other in others)
+        whole_need = min(whole_need, self.blocks.pool.total)
+        tokens += sum(other.num_tokens - shared * self.blocks.block_size for other in others)
         steps = -(-(tokens - hit.tokens) // self.token_budget) + 1
-        growth = sum(
-            self.blocks.missing(other, min(other.num_tokens + steps, request.limit))
-            for request in self.running
-            for other in request.sequences
-        )
-        return _Offer(hit, whole_need - have + cost, growth)
+        return _Offer(hit, whole_need - have + cost, self._growth(room.running, steps))
 
-    def _why_not(self, step: StepPass, head: Request, offer: _Offer, watermark: int) -> ev.WaitReason | None:
-        """Why the head of the queue cannot be admitted now; None when it can."""
-        if step.victim is not None:
-            return ev.AfterPreemption(step.victim.request_id)
-        if self.running.seats + len(head.sequences) > self.config.max_num_seqs:
+    def _too_many(self, head: Request, room: _Room) -> bool:
+        """Whether no seats are left; alone, a request runs although the cap was lowered below its samples."""
+        return room.seats > 0 and room.seats + len(head.sequences) > self.config.max_num_seqs
+
+    def _why_not(self, head: Request, offer: _Offer, room: _Room) -> ev.WaitReason | None:
+        """Why a waiting request cannot be admitted now; None when it can."""
+        if self._too_many(head, room):
             return ev.NeedsSeat(self.config.max_num_seqs)
-        tokens = head.sequences[0].num_tokens - offer.hit.tokens
+        tokens = head.computing[0].num_tokens - offer.hit.tokens
         whole = self.config.batching == "prefill-first" and tokens <= self.token_budget
-        if step.left < (tokens if whole else 1):
-            return ev.NeedsBudget(tokens, step.left, self.token_budget)
-        available = self.blocks.pool.available
-        if offer.need + offer.growth + watermark > available:
-            return ev.NeedsBlocks(offer.need, available, watermark, offer.growth)
+        if room.left < (tokens if whole else 1):
+            return ev.NeedsBudget(tokens, room.left, self.token_budget)
+        if offer.need + offer.growth + room.watermark > room.available:
+            return ev.NeedsBlocks(offer.need, room.available, room.watermark, offer.growth)
         return None
+
+
+def _chunk(seq: Sequence, start: int, tokens: int) -> Chunk:
+    """Work for a sequence; where its prompt is done, the request's other samples get their first tokens with it."""
+    request = seq.request
+    if start + tokens < len(seq.token_ids):
+        return Chunk(seq, start, tokens, False)
+    if request.beam is not None:
+        return Chunk(seq, start, tokens, True, top=request.beam.looked_at)
+    return Chunk(seq, start, tokens, True, [] if request.forked else request.sequences[1:])

@@ -1,4 +1,4 @@
-"""SchedulerCore: what every scheduler shares: queues, block tables, and changes of state, each told where it happens.
+"""SchedulerCore: what every scheduler shares between steps and after them: arrivals, ends, results, live options.
 
 Rules (who runs next, who gives way) are in its subclasses: `scheduler.py` and `presets/`.
 """
@@ -6,72 +6,27 @@ Rules (who runs next, who gives way) are in its subclasses: `scheduler.py` and `
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from typing import Any
 
+from vtop.engine import beam_steps, live_options
 from vtop.engine import events as ev
-from vtop.engine.block_manager import BlockManager, PrefixHit
-from vtop.engine.config import EngineConfig
-from vtop.engine.executor import Chunk, StepOutput, StepPlan
-from vtop.engine.output_processor import OutputProcessor
-from vtop.engine.policies import make_policy
-from vtop.engine.preemption import make_preemption_mode, make_victim_rule
-from vtop.engine.queues import HeapQueue, RunningList, WaitingQueue
+from vtop.engine.beam import Hypothesis
+from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.scheduler_state import SchedulerState, StepPass
 
-_LIMITS: dict[type[ev.Reason], ev.Limit] = {
-    ev.NeedsBlocks: ev.Limit.BLOCKS,
-    ev.NeedsBudget: ev.Limit.BUDGET,
-    ev.NeedsSeat: ev.Limit.SEQS,
-    ev.AfterPreemption: ev.Limit.PREEMPTED,
-    ev.DecodesFirst: ev.Limit.DECODES,
-}
+__all__ = ["SchedulerCore", "StepPass"]
 
 
-@dataclass(slots=True)
-class StepPass:
-    """What one call of `schedule` has decided so far."""
-
-    now: float
-    left: int  # tokens left of the budget
-    chunks: dict[Request, list[Chunk]] = field(default_factory=dict)
-    copies: dict[Request, list[tuple[int, int]]] = field(default_factory=dict)  # (source, target) blocks
-    victim: Request | None = None  # the first one preempted in this pass
-    limit: ev.Limit = ev.Limit.NONE
-
-    def add(self, request: Request, chunk: Chunk) -> None:
-        self.left -= chunk.num_tokens
-        self.chunks.setdefault(request, []).append(chunk)
-
-    def give_back(self, request: Request) -> None:
-        """The request was preempted: what it was given in this pass is there again."""
-        self.left += sum(chunk.num_tokens for chunk in self.chunks.pop(request, ()))
-        self.copies.pop(request, None)
-
-
-class SchedulerCore:
-    """Decides nothing; changes state and tells each change through `take_events`. Knows no model and no clock."""
-
-    def __init__(self, config: EngineConfig, blocks: BlockManager, outputs: OutputProcessor, token_budget: int) -> None:
-        self.config = config
-        self.blocks = blocks
-        self.token_budget = token_budget
-        self.policy = make_policy(config.scheduling_policy)
-        self.victim_rule = make_victim_rule(config.victim)
-        self.preemption_mode = make_preemption_mode(config.preemption_mode)
-        self.waiting: WaitingQueue = HeapQueue()
-        self.running = RunningList()
-        self._outputs = outputs
-        self._deadlines: list[tuple[float, int, Request]] = []
-        self._events: list[ev.AnyEvent] = []
-        self._admissions = 0
-        self._prefill_streak = 0
-        self._told_wait: tuple[str, type[ev.Reason], int] | None = None
-        self._told_skipped: set[Request] = set()
+class SchedulerCore(SchedulerState):
+    """Decides nothing about who runs."""
 
     # --- between steps -----------------------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
-        """Queue a new request."""
+    def add(self, request: Request, now: float | None = None) -> None:
+        """Queue a new request at engine time `now` (None: its arrival)."""
+        request.queued = self.now = request.arrival if now is None else now
+        self.policy.on_arrival(request, self.now)
         request.key = self.policy.key(request)
         self.waiting.push(request)
         if request.deadline is not None:
@@ -92,6 +47,8 @@ class SchedulerCore:
                 deadline=request.deadline,
                 temperature=params.temperature,
                 seed=request.seed,
+                expected_tokens=request.expected_tokens,
+                samples=len(request.sequences),
             )
         )
 
@@ -106,11 +63,15 @@ class SchedulerCore:
         """End an alive request in whatever state; its blocks return at once."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
+        elif request.status is RequestStatus.SWAPPED:
+            self.swapped.remove(request)
         else:
             self.waiting.remove(request)
+        self.policy.on_finish(request)
         self._told_skipped.discard(request)
         for seq in request.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
+            self.blocks.host.drop(seq)
             self.blocks.forget_sequence(seq)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
@@ -134,8 +95,8 @@ class SchedulerCore:
         self.blocks.pool.resize(num_blocks)
         self._tell_evicted()
         self._events.append(ev.PoolResized(before, num_blocks))
-        alive = self.running.snapshot() + self.waiting.ordered()
-        return [r for r in alive if not all(self.blocks.ever_fits(seq.num_tokens) for seq in r.sequences)]
+        alive = self.running.snapshot() + self.waiting.ordered() + self.swapped.ordered()
+        return [r for r in alive if not self.blocks.ever_returns(r)]
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; blocks in use stay with their holders. Returns blocks forgotten."""
@@ -143,18 +104,23 @@ class SchedulerCore:
         self._events.append(ev.CacheReset(forgotten))
         return forgotten
 
-    def take_events(self) -> list[ev.AnyEvent]:
-        """Events since the last call, in order."""
-        taken, self._events = self._events, []
-        return taken
+    def set_option(self, name: str, value: Any) -> None:
+        """Change an option of LIVE_OPTIONS while requests run; text is read as a person types it. Raises BadValue."""
+        live_options.switch(self, name, value)
+        if name in ("batching", "max_num_batched_tokens"):
+            self.token_budget = self.config.token_budget(self._max_model_len)
 
-    def note(self, event: ev.AnyEvent) -> None:
-        """Tell an event of the engine in order with the scheduler's own."""
-        self._events.append(event)
+    def set_policy(self, spec: str) -> None:
+        """Order everybody by another policy, or by the same one loaded again. Raises BadValue: the old one stays."""
+        self.set_option("scheduling_policy", spec)
 
-    @property
-    def has_events(self) -> bool:
-        return bool(self._events)
+    def set_victim(self, name: str) -> None:
+        """Choose victims by another rule. Raises BadValue."""
+        self.set_option("victim", name)
+
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Give an alive request another priority. Raises BadValue."""
+        live_options.set_priority(self, request, priority)
 
     # --- a step ------------------------------------------------------------------------------------------------------
 
@@ -164,34 +130,95 @@ class SchedulerCore:
         seqs: list[int] = []
         tokens: list[int] = []
         texts: list[str] = []
-        ended: list[tuple[Request, FinishReason, str | int | None, str]] = []
+        ended: list[tuple[Sequence, FinishReason, str | int | None, str]] = []
+        beams: list[Request] = []
         several = False
         capacity = self.blocks.pool.total * self.blocks.block_size
         accept = self._outputs.accept
-        caching = self.blocks.prefix_caching
-        for chunk, sampled in zip(plan.chunks, output.tokens, strict=True):
+        caching, block_size = self.blocks.prefix_caching, self.blocks.block_size
+        counting = bool(self.policy.token_hooks)
+        for index, chunk in enumerate(plan.chunks):
+            sampled = output.tokens[index]
             seq = chunk.sequence
             seq.num_computed = chunk.start + chunk.num_tokens
-            if caching:
+            if caching and seq.num_computed // block_size > seq.num_indexed:
                 self._index_written(seq)
+            if counting:
+                self._count_service(chunk, sampled is not None)
             if sampled is None:
                 continue
+            given = [(seq, sampled)]
+            if chunk.forks:
+                given += self._fork(seq, chunk.forks, output.forked[index])
             request = seq.request
-            seq.token_ids.append(sampled.token_id)
-            accepted = accept(seq, sampled)
-            ids.append(request.request_id)
-            seqs.append(seq.index)
-            tokens.append(sampled.token_id)
-            texts.append(accepted.text)
-            several = several or seq.index > 0
-            if accepted.finish is not None:
-                ended.append((request, accepted.finish, accepted.stop_reason, ""))
-            elif len(seq.token_ids) > capacity:
-                ended.append((request, FinishReason.CAPACITY, None, self._capacity_message(seq)))
+            request.owed_token = False
+            if request.beam is not None:
+                request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
+                if len(request.beam_found) == len(request.beam_order):
+                    beams.append(request)
+                continue
+            for one, token in given:
+                one.token_ids.append(token.token_id)
+                accepted = accept(one, token)
+                ids.append(request.request_id)
+                seqs.append(one.index)
+                tokens.append(token.token_id)
+                texts.append(accepted.text)
+                several = several or one.index > 0
+                if accepted.finish is not None:
+                    ended.append((one, accepted.finish, accepted.stop_reason, ""))
+                elif len(one.token_ids) > capacity:
+                    ended.append((one, FinishReason.CAPACITY, None, self._capacity_message(one)))
         if ids:
             self._events.append(ev.Tokens(ids, tokens, texts, seqs if several else []))
-        for request, reason, stop_reason, message in ended:
+        for request in beams:
+            beam_steps.take(self, request)
+        for seq, reason, stop_reason, message in ended:
+            self.end_sequence(seq, reason, stop_reason=stop_reason, message=message)
+
+    def end_sequence(
+        self, seq: Sequence, reason: FinishReason, *, stop_reason: str | int | None = None, message: str = ""
+    ) -> None:
+        """One sequence has all its tokens; with the last one of a request the request ends."""
+        request = seq.request
+        seq.ended = True
+        if all(other.ended for other in request.sequences):
             self.finish(request, reason, stop_reason=stop_reason, message=message)
+            return
+        self._tell_freed(seq, self.blocks.free(seq))
+        self.blocks.host.drop(seq)
+        self.blocks.forget_sequence(seq)
+        text = self._outputs.end(seq, reason, stop_reason)
+        self._events.append(
+            ev.SequenceFinished(request.request_id, seq.index, reason.value, seq.num_output, text, stop_reason, message)
+        )
+
+    def fork_beam(self, parent: Sequence, child: Sequence) -> None:
+        """`child` goes on from where `parent` is, with the same blocks."""
+        blocks = self.blocks.fork(parent, child)
+        child.token_ids = list(parent.token_ids)
+        child.most_computed = parent.most_computed
+        self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+
+    def drop_beam(self, seq: Sequence) -> None:
+        """No continuation of this beam was good enough; its blocks return."""
+        self._tell_freed(seq, self.blocks.free(seq))
+        self.blocks.forget_sequence(seq)
+
+    def finish_beams(self, request: Request, best: list[Hypothesis], reason: FinishReason) -> None:
+        """The search is over; the request ends with its best hypotheses."""
+        self._outputs.close_beams(request, best)
+        stop = best[0].tokens[-1] if best and reason is FinishReason.STOP else None
+        self.finish(request, reason, stop_reason=stop)
+
+    def _fork(
+        self, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
+    ) -> list[tuple[Sequence, SampledToken]]:
+        """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
+        for child in children:
+            blocks = self.blocks.fork(parent, child)
+            self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+        return list(zip(children, tokens, strict=True))
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended."""
@@ -200,125 +227,31 @@ class SchedulerCore:
             self.finish(request, FinishReason.FAILED, message=message)
         return failed
 
+    def _count_service(self, chunk: Chunk, output: bool) -> None:
+        """Tell the policy what a chunk did, without what was computed before and what came out of the cache."""
+        seq = chunk.sequence
+        known, end = seq.most_computed, seq.num_computed
+        new = end - (known if known > chunk.start else chunk.start)
+        if new > 0:
+            seq.most_computed = end
+        else:
+            new = 0
+        for hook in self.policy.token_hooks:
+            move = hook(seq.request, new, int(output))
+            if move is not None:
+                self.move(seq.request, move)
+
+    def _begin(self, now: float) -> StepPass:
+        """What comes first in every step, whatever the rules."""
+        self.now = now
+        self._expire(now)
+        for request, move in self.policy.due(now):
+            self.move(request, move)
+        return StepPass(now, self.token_budget)
+
     def _expire(self, now: float) -> None:
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
             deadline, _, request = heapq.heappop(self._deadlines)
             if not request.finished:
                 waited = deadline - request.arrival
                 self.finish(request, FinishReason.TIMEOUT, message=f"not done {waited:g} s after it arrived")
-
-    # --- changes of state --------------------------------------------------------------------------------------------
-
-    def _preempt(self, victim: Request, needy: Request, cause: ev.PreemptCause, step: StepPass | None) -> None:
-        pool = self.blocks.pool
-        used_before = pool.used
-        lost = sum(seq.num_computed for seq in victim.sequences)
-        if step is not None:
-            step.give_back(victim)
-            step.victim = step.victim or victim
-        self.running.remove(victim)
-        self._told_skipped.discard(victim)
-        key = victim.key
-        for seq, freed in zip(victim.sequences, self.preemption_mode.preempt(victim, self.blocks), strict=True):
-            self._tell_freed(seq, freed)
-        victim.status = RequestStatus.WAITING
-        victim.preemptions += 1
-        victim.key = self.policy.key(victim)
-        self.waiting.push(victim)
-        self._events.append(
-            ev.Preempted(
-                id=victim.request_id,
-                for_id=needy.request_id,
-                cause=cause,
-                mode=self.preemption_mode.name,
-                rule=self.victim_rule.name,
-                key=victim.key,
-                for_key=key if needy is victim else needy.key,
-                blocks_freed=used_before - pool.used,
-                tokens_lost=lost,
-                used_before=used_before,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-            )
-        )
-
-    def _grow(self, seq: Sequence, tokens: int) -> None:
-        taken = self.blocks.grow(seq, tokens)
-        if taken:
-            self._tell_evicted()
-            self._events.append(ev.BlocksTaken(seq.request.request_id, taken, seq.index))
-
-    def _adopt(self, step: StepPass, seq: Sequence, hit: PrefixHit) -> None:
-        """Begin a sequence with the blocks of a prefix hit."""
-        request = seq.request
-        shared = list(hit.blocks)
-        copy = self.blocks.adopt(seq, hit)
-        self._events.append(ev.BlocksTaken(request.request_id, shared, seq.index))
-        if copy is not None:
-            self._tell_copied(step, seq, *copy)
-
-    def _copy_on_write(self, step: StepPass, seq: Sequence, position: int) -> None:
-        """Give the sequence a block of its own for slot `position`."""
-        self._tell_copied(step, seq, *self.blocks.copy_on_write(seq, position))
-
-    def _index_written(self, seq: Sequence) -> None:
-        if seq.num_computed // self.blocks.block_size > seq.num_indexed:
-            new = self.blocks.index_written(seq, seq.num_computed)
-            if new:
-                self._events.append(ev.Cached(seq.request.request_id, new, seq.index))
-
-    def _plan(self, step: StepPass) -> StepPlan:
-        plan = StepPlan(
-            [chunk for chunks in step.chunks.values() for chunk in chunks],
-            [pair for pairs in step.copies.values() for pair in pairs],
-        )
-        seqs = [chunk.sequence.index for chunk in plan.chunks]
-        self._events.append(
-            ev.Scheduled(
-                ids=[chunk.sequence.request.request_id for chunk in plan.chunks],
-                tokens=[chunk.num_tokens for chunk in plan.chunks],
-                budget=self.token_budget,
-                limit=step.limit,
-                seqs=seqs if any(seqs) else [],
-            )
-        )
-        if self._told_skipped:
-            self._told_skipped.difference_update(step.chunks)
-        return plan
-
-    def _tell_freed(self, seq: Sequence, blocks: list[int]) -> None:
-        if blocks:
-            self._events.append(ev.BlocksFreed(seq.request.request_id, blocks, seq.index))
-
-    def _tell_evicted(self) -> None:
-        evicted = self.blocks.pool.take_evicted()
-        if evicted:
-            self._events.append(ev.Evicted([block for block, _ in evicted]))
-
-    def _tell_copied(self, step: StepPass, seq: Sequence, source: int, target: int) -> None:
-        self._tell_evicted()
-        request = seq.request
-        step.copies.setdefault(request, []).append((source, target))
-        logical = seq.blocks.index(target)
-        self._events.append(ev.CopiedOnWrite(request.request_id, source, target, logical, seq.index))
-
-    def _tell_wait(self, step: StepPass, head: Request, reason: ev.WaitReason) -> None:
-        """Tell why the head waits, when that is another head, another code or another need than last told."""
-        step.limit = _LIMITS[type(reason)]
-        need = reason.need + reason.growth if isinstance(reason, ev.NeedsBlocks) else 0
-        told = (head.request_id, type(reason), need)
-        if told != self._told_wait:
-            self._told_wait = told
-            self._events.append(ev.Waits(head.request_id, reason))
-
-    def _tell_skipped(self, request: Request, reason: ev.WaitReason) -> None:
-        if request not in self._told_skipped:
-            self._told_skipped.add(request)
-            self._events.append(ev.Skipped(request.request_id, reason))
-
-    def _capacity_message(self, seq: Sequence) -> str:
-        return (
-            f"{seq.num_tokens} tokens need {self.blocks.blocks_for(seq.num_tokens)} blocks of "
-            f"{self.blocks.block_size}; the pool has {self.blocks.pool.total}"
-        )

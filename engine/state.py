@@ -6,149 +6,23 @@ The live view, a recording, a replay and the audit all read this. Nothing here a
 from __future__ import annotations
 
 import copy
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vtop.engine import events as ev
+from vtop.engine.order import Key, order_key
 from vtop.engine.request import Phase, RequestStatus
+from vtop.engine.views import RequestView, SequenceView, StepView, Told, Totals
+
+__all__ = ["FREE", "EngineState", "RequestView", "SequenceView", "StepView", "Told", "Totals"]
 
 FREE = -1  # in `owner`: the block belongs to nobody
 KEEP_FINISHED = 1000
 KEEP_REFUSED = 200
-
-
-@dataclass(slots=True)
-class SequenceView:
-    """One sequence: its tokens so far (counts), its text, its block table."""
-
-    num_tokens: int
-    num_computed: int = 0
-    blocks: list[int] = field(default_factory=list)
-    output_tokens: list[int] = field(default_factory=list)
-    text_parts: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        if len(self.text_parts) > 1:
-            self.text_parts[:] = ["".join(self.text_parts)]
-        return self.text_parts[0] if self.text_parts else ""
-
-
-@dataclass(slots=True)
-class RequestView:
-    """A request as a person sees it. Times are engine seconds; None until they happen."""
-
-    id: str
-    number: int
-    prompt: str | None
-    prompt_tokens: int
-    limit: int
-    max_tokens: int | None
-    priority: int
-    group: str
-    key: tuple[float, ...]
-    arrival: float
-    temperature: float
-    seed: int
-    deadline: float | None = None
-    status: RequestStatus = RequestStatus.WAITING
-    sequences: list[SequenceView] = field(default_factory=list)
-    admitted_serial: int = -1
-    admissions: int = 0
-    preemptions: int = 0
-    tokens_lost: int = 0
-    hit_tokens: int = 0  # that need not be computed, over all admissions
-    reason: ev.WaitReason | None = None
-    reason_since: float = 0.0
-    scheduled_tokens: int = 0  # in the latest step that ran
-    phase: Phase | None = None  # of the latest chunk
-    queued_at: float = 0.0  # when it last entered the waiting queue
-    preempted_wait: float = 0.0  # seconds waited after preemptions, until admitted again
-    first_scheduled: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
-    longest_gap: float = 0.0  # seconds between two output tokens
-    ended: float | None = None
-    finish_reason: str = ""
-    stop_reason: str | int | None = None
-    message: str = ""
-
-    @property
-    def output_tokens(self) -> int:
-        return sum(len(seq.output_tokens) for seq in self.sequences)
-
-    @property
-    def computed(self) -> int:
-        return sum(seq.num_computed for seq in self.sequences)
-
-    @property
-    def num_blocks(self) -> int:
-        return sum(len(seq.blocks) for seq in self.sequences)
-
-    @property
-    def text(self) -> str:
-        return self.sequences[0].text
-
-    @property
-    def planned_output(self) -> int:
-        """Most output tokens it may give."""
-        return self.limit - self.prompt_tokens
-
-    @property
-    def queue_time(self) -> float | None:
-        """Seconds from arrival to the first admission; waits after preemptions are `preempted_wait`."""
-        return None if self.first_scheduled is None else self.first_scheduled - self.arrival
-
-    @property
-    def ttft(self) -> float | None:
-        return None if self.first_token is None else self.first_token - self.arrival
-
-    @property
-    def tpot(self) -> float | None:
-        """Mean seconds per output token after the first."""
-        if self.first_token is None or self.last_token is None or self.output_tokens < 2:
-            return None
-        return (self.last_token - self.first_token) / (self.output_tokens - 1)
-
-
-@dataclass(slots=True)
-class StepView:
-    """The latest step that ran."""
-
-    step: int = 0
-    tokens: int = 0
-    prefill_tokens: int = 0
-    sequences: int = 0
-    budget: int = 0
-    limit: ev.Limit = ev.Limit.NONE
-    times: ev.StepTimes | None = None
-    preemptions: int = 0
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counters since the first Frame."""
-
-    arrived: int = 0
-    refused: int = 0
-    finished: Counter[str] = field(default_factory=Counter)
-    preemptions: int = 0
-    tokens_computed: int = 0
-    tokens_lost: int = 0
-    output_tokens: int = 0
-    peak_used: int = 0
-    steps: int = 0
-    failures: int = 0
-    looked_up_tokens: int = 0  # by first admissions; each counts once
-    hit_tokens: int = 0
-    resumed_hit_tokens: int = 0  # found again after a preemption
-    evictions: int = 0  # blocks
-    copies: int = 0  # on write
 
 
 class EngineState:
@@ -171,9 +45,15 @@ class EngineState:
         self.requests: dict[str, RequestView] = {}  # alive ones
         self.waiting: dict[str, RequestView] = {}
         self.running: dict[str, RequestView] = {}
+        self.swapped: dict[str, RequestView] = {}
+        self.host_ref_count: npt.NDArray[np.int32] = np.zeros(meta.num_host_blocks, np.int32)
         self.finished: deque[RequestView] = deque(maxlen=keep_finished)
         self.refused: deque[ev.Refused] = deque(maxlen=KEEP_REFUSED)
         self.blocked_head: str | None = None
+        self.options: dict[str, Any] = dict(meta.config)  # as they are now, after live switches
+        self.fair_at = meta.fair_at
+        self.counters: dict[str, float] = {}  # virtual token counters by group; what `fair` orders by
+        self.lifts: dict[str, ev.Lifted] = {}  # the latest of each group
         self.serial = -1
         self.step = 0
         self.time = meta.engine_time
@@ -203,11 +83,23 @@ class EngineState:
 
     def waiting_order(self) -> list[RequestView]:
         """Waiting requests, next one first."""
-        return sorted(self.waiting.values(), key=lambda r: r.key)
+        return sorted(self.waiting.values(), key=self.order)
 
     def running_order(self) -> list[RequestView]:
         """Running requests in policy order."""
-        return sorted(self.running.values(), key=lambda r: r.key)
+        return sorted(self.running.values(), key=self.order)
+
+    def swapped_order(self) -> list[RequestView]:
+        """Swapped requests, the next one to return first."""
+        return sorted(self.swapped.values(), key=self.order)
+
+    @property
+    def host_used(self) -> int:
+        return int(np.count_nonzero(self.host_ref_count))
+
+    def order(self, request: RequestView) -> Key:
+        """What requests are sorted by now."""
+        return order_key(request.key, request.group, self.fair_at, self.counters)
 
     def copy(self) -> EngineState:
         """A state that stands still while this one goes on. Finished requests never change, so they are shared."""
@@ -247,11 +139,19 @@ class EngineState:
             self.totals.steps += 1
             self.last_step = StepView(step=frame.step)
         for event in frame.events:
-            _HANDLERS[type(event)](self, event)
+            kind = type(event)
+            if kind in _DECISIONS:
+                self._remember(event)
+            _HANDLERS[kind](self, event)
         self.totals.peak_used = max(self.totals.peak_used, self.used)
         if frame.ran:
-            stuck = bool(self.waiting) and not self.running and self.last_step.tokens == 0
+            stuck = bool(self.waiting or self.swapped) and not self.running and self.last_step.tokens == 0
             self.idle_frames = self.idle_frames + 1 if stuck else 0
+
+    def _remember(self, event: Any) -> None:
+        view = self.requests.get(event.id)
+        if view is not None:
+            view.history.append(Told(self.step, self.began, event))
 
     def _arrived(self, e: ev.Arrived) -> None:
         view = RequestView(
@@ -268,8 +168,9 @@ class EngineState:
             deadline=e.deadline,
             temperature=e.temperature,
             seed=e.seed,
+            expected_tokens=e.expected_tokens,
             queued_at=e.arrival,
-            sequences=[SequenceView(e.prompt_tokens)],
+            sequences=[SequenceView(e.prompt_tokens) for _ in range(e.samples)],
         )
         self.requests[e.id] = self.waiting[e.id] = view
         self.totals.arrived += 1
@@ -284,6 +185,7 @@ class EngineState:
         view.status = RequestStatus.RUNNING
         view.admitted_serial = e.serial
         view.admissions += 1
+        view.passed = 0
         view.reason = None
         if view.first_scheduled is None:
             view.first_scheduled = self.began
@@ -305,7 +207,9 @@ class EngineState:
 
     def _blocks_taken(self, e: ev.BlocksTaken) -> None:
         view = self.requests[e.id]
-        view.sequences[e.seq].blocks.extend(e.blocks)
+        seq = view.sequences[e.seq]
+        seq.blocks.extend(e.blocks)
+        seq.num_computed = max(seq.num_computed, e.computed)
         for block in e.blocks:
             self._hold(view, block)
 
@@ -319,7 +223,7 @@ class EngineState:
 
     def _prefix_lookup(self, e: ev.PrefixLookup) -> None:
         view = self.requests[e.id]
-        view.sequences[0].num_computed = e.hit
+        view.sequences[e.seq].num_computed = e.hit
         view.hit_tokens += e.hit
         totals = self.totals
         if e.resumed:
@@ -398,6 +302,87 @@ class EngineState:
         self.totals.preemptions += 1
         self.totals.tokens_lost += e.tokens_lost
 
+    def _swapped_out(self, e: ev.SwappedOut) -> None:
+        view = self.running.pop(e.id)
+        self.swapped[e.id] = view
+        view.status = RequestStatus.SWAPPED
+        view.key, view.preemptions = e.key, e.count
+        view.queued_at = self.began
+        view.scheduled_tokens = 0
+        view.reason = None
+        for seq, table in zip(view.sequences, e.tables, strict=True):
+            for block in seq.blocks:
+                self._let_go(view, block)
+            for block in table:
+                self.host_ref_count[block] += 1
+            seq.blocks, seq.host_blocks = [], list(table)
+        self.last_step.preemptions += 1
+        self.totals.preemptions += 1
+        self.totals.swapped_out_blocks += len(e.pairs)
+
+    def _swapped_in(self, e: ev.SwappedIn) -> None:
+        view = self.swapped.pop(e.id)
+        self.running[e.id] = view
+        view.status = RequestStatus.RUNNING
+        view.key, view.reason = e.key, None
+        view.preempted_wait += self.began - view.queued_at
+        for seq, table in zip(view.sequences, e.tables, strict=True):
+            self._free_host(seq)
+            for block in table:
+                self._hold(view, block)
+            seq.blocks = list(table)
+        self.totals.swapped_in_blocks += len(e.pairs)
+
+    def _free_host(self, seq: SequenceView) -> None:
+        for block in seq.host_blocks:
+            self.host_ref_count[block] -= 1
+        seq.host_blocks = []
+
+    def _forked(self, e: ev.Forked) -> None:
+        view = self.requests[e.id]
+        parent, child = view.sequences[e.parent], view.sequences[e.child]
+        child.num_tokens, child.num_computed = parent.num_tokens, parent.num_computed
+        child.output_tokens, child.text_parts = list(parent.output_tokens), list(parent.text_parts)
+        child.blocks = list(e.blocks)
+        for block in e.blocks:
+            self._hold(view, block)
+
+    def _merged(self, e: ev.Merged) -> None:
+        view = self.requests[e.id]
+        view.sequences[e.seq].blocks[e.logical] = e.into
+        self._hold(view, e.into)
+        self._let_go(view, e.block)
+
+    def _passed(self, e: ev.Passed) -> None:
+        for request_id in e.heads:
+            self.requests[request_id].passed += 1
+
+    def _group_service(self, e: ev.GroupService) -> None:
+        self.counters.update(e.counters)
+
+    def _lifted(self, e: ev.Lifted) -> None:
+        self.lifts[e.group] = e
+
+    def _moved(self, e: ev.Promoted | ev.Demoted) -> None:
+        self.requests[e.id].key = e.key  # as it was, after aging
+
+    def _priority_set(self, e: ev.PrioritySet) -> None:
+        view = self.requests[e.id]
+        view.priority, view.key = e.after, e.key
+
+    def _switched(self, e: ev.Switched) -> None:
+        self.options[e.option] = e.after
+
+    def _rekeyed(self, e: ev.Rekeyed) -> None:
+        for request_id, key in zip(e.ids, e.keys, strict=True):
+            self.requests[request_id].key = key
+        if e.fair_at is not None:
+            if self.blocked_head is not None:  # somebody else may be the head; who it is will be told
+                self.requests[self.blocked_head].reason = None
+                self.blocked_head = None
+            self.fair_at = e.fair_at
+            self.counters = dict(e.counters)
+
     def _tokens(self, e: ev.Tokens) -> None:
         seqs = e.seqs or [0] * len(e.ids)
         for request_id, index, token, text in zip(e.ids, seqs, e.tokens, e.texts, strict=True):
@@ -414,10 +399,19 @@ class EngineState:
             view.last_token = self.time
         self.totals.output_tokens += len(e.ids)
 
+    def _sequence_finished(self, e: ev.SequenceFinished) -> None:
+        seq = self.requests[e.id].sequences[e.seq]
+        seq.finish_reason, seq.stop_reason = e.reason, e.stop_reason
+        if e.text:
+            seq.text_parts.append(e.text)
+
     def _finished(self, e: ev.Finished) -> None:
         view = self.requests.pop(e.id)
         self.waiting.pop(e.id, None)
         self.running.pop(e.id, None)
+        if self.swapped.pop(e.id, None) is not None:
+            for seq in view.sequences:
+                self._free_host(seq)
         if e.text:
             view.sequences[0].text_parts.append(e.text)
         view.status = RequestStatus.FINISHED
@@ -459,6 +453,14 @@ class EngineState:
         pass
 
 
+# Arrived is told before its view exists; it stands in the view's own fields
+_DECISIONS = frozenset(
+    {
+        ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwappedIn, ev.Forked,
+        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.SequenceFinished, ev.Finished,
+    }
+)  # fmt: skip
+
 _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.Arrived: EngineState._arrived,
     ev.Refused: EngineState._refused,
@@ -474,7 +476,20 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.CopiedOnWrite: EngineState._copied_on_write,
     ev.Scheduled: EngineState._scheduled,
     ev.Preempted: EngineState._preempted,
+    ev.SwappedOut: EngineState._swapped_out,
+    ev.SwappedIn: EngineState._swapped_in,
+    ev.Forked: EngineState._forked,
+    ev.Merged: EngineState._merged,
+    ev.Passed: EngineState._passed,
+    ev.GroupService: EngineState._group_service,
+    ev.Lifted: EngineState._lifted,
+    ev.Promoted: EngineState._moved,
+    ev.Demoted: EngineState._moved,
+    ev.PrioritySet: EngineState._priority_set,
+    ev.Switched: EngineState._switched,
+    ev.Rekeyed: EngineState._rekeyed,
     ev.Tokens: EngineState._tokens,
+    ev.SequenceFinished: EngineState._sequence_finished,
     ev.Finished: EngineState._finished,
     ev.StepFailed: EngineState._step_failed,
     ev.PoolResized: EngineState._pool_resized,

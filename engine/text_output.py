@@ -5,9 +5,11 @@ Order of the rules: below min_tokens none but the length; then end tokens, stop 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import Any
 
+from vtop.engine.beam import Hypothesis
 from vtop.engine.clock import Clock
 from vtop.engine.detokenizer import Detokenizer
 from vtop.engine.executor import Logprob, SampledToken
@@ -95,6 +97,33 @@ class TextOutput:
             return Accepted(text, FinishReason.LENGTH)
         return Accepted(text)
 
+    def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
+        entry = self._open[seq.request]
+        self._mark(entry)
+        sample = entry.output.outputs[seq.index]
+        rest = self._flush(entry, seq.index)
+        sample.append_text(rest)
+        sample.finish_reason, sample.stop_reason = reason.value, stop_reason
+        entry.detokenizers[seq.index] = entry.stops[seq.index] = None
+        return rest
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
+        entry = self._open[request]
+        params = request.params
+        tail = request.sequences[0].token_ids[: request.prompt_len][-PROMPT_TAIL:]
+        outputs = []
+        for index, hypothesis in enumerate(best[: params.n]):
+            ended = bool(hypothesis.tokens) and hypothesis.tokens[-1] in entry.ends
+            output = CompletionOutput(index, list(hypothesis.tokens), hypothesis.logprob)
+            if self._tokenizer is not None and params.detokenize:
+                shown = hypothesis.tokens[:-1] if ended else hypothesis.tokens
+                text = Detokenizer(self._tokenizer, params.skip_special_tokens, tail)
+                output.append_text("".join(map(text.push, shown)) + text.flush())
+            output.finish_reason = (FinishReason.STOP if ended else FinishReason.LENGTH).value
+            output.stop_reason = hypothesis.tokens[-1] if ended else None
+            outputs.append(output)
+        entry.output.outputs = outputs
+
     def close(self, request: Request) -> str:
         entry = self._open.pop(request)
         self._mark(entry)
@@ -106,11 +135,17 @@ class TextOutput:
         output.metrics.preemptions = request.preemptions
         shown = ""
         for index, sample in enumerate(output.outputs):
+            if sample.finish_reason is not None:
+                continue  # ended before the request, or a hypothesis
             rest = self._flush(entry, index)
             sample.append_text(rest)
             sample.finish_reason = request.finish_reason.value if request.finish_reason else None
             sample.stop_reason = request.stop_reason
             shown = shown or rest
+        params = request.params
+        if params.num_samples > params.n and request.beam is None:
+            ranks = sorted(request.sequences, key=lambda seq: -seq.cumulative_logprob)
+            output.outputs = [output.outputs[seq.index] for seq in ranks[: params.n]]
         return shown
 
     def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
@@ -138,8 +173,10 @@ class TextOutput:
             metrics.first_token_time = now
         metrics.last_token_time = now
         sample.token_ids.append(sampled.token_id)
-        if sampled.logprob is not None and sample.logprobs is not None:
-            seq.cumulative_logprob += sampled.logprob
+        if sampled.logprob is None:
+            return
+        seq.cumulative_logprob += sampled.logprob
+        if sample.logprobs is not None:
             sample.cumulative_logprob = seq.cumulative_logprob
             sample.logprobs.append(_table(Logprob(sampled.token_id, sampled.logprob, 0), sampled.top))
 

@@ -285,6 +285,7 @@ class EngineThread:
                     priority=command.priority,
                     group=command.group,
                     timeout=command.timeout,
+                    expected_tokens=command.expected_tokens,
                 )
             case cmd.AbortRequest(request_id):
                 if not engine.abort_request(request_id):
@@ -309,6 +310,13 @@ class EngineThread:
                 engine.note(ev.SpeedSet(steps_per_second))
             case cmd.ResizePool(num_blocks):
                 engine.resize_pool(num_blocks)
+            case cmd.SetOption(name, value):
+                engine.set_option(name, value)
+            case cmd.SetPriority(request_id, priority):
+                if not engine.set_priority(request_id, priority):
+                    engine.note(ev.Note("info", f"priority: request {request_id!r} is not alive"))
+            case cmd.ReloadPolicy():
+                engine.reload_policy()
 
     def _resume(self, engine: LLMEngine) -> None:
         if self._paused:

@@ -12,17 +12,30 @@ import torch
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
+from vtop.engine.executor import Chunk, ExecutorRates, StepOutput, StepPlan
 from vtop.engine.facts import EngineFacts
+from vtop.engine.host_cache import HostCache
 from vtop.engine.kv_cache import KVCache
-from vtop.engine.kv_sizing import GpuMemory, available_memory, bytes_per_block, check_resize, size_pool
+from vtop.engine.kv_sizing import (
+    GpuMemory,
+    available_memory,
+    bytes_per_block,
+    check_resize,
+    size_host_pool,
+    size_pool,
+)
+from vtop.engine.logit_rows import LogitRows
 from vtop.engine.model import LoadedModel, load_model
 from vtop.engine.model_source import Progress, no_progress, resolve
-from vtop.engine.sampler import Sampler, logprobs_of
+from vtop.engine.rates import RateMeter
+from vtop.engine.request import Sequence
+from vtop.engine.sampler import Sampler, likeliest_of, logprobs_of
 from vtop.kernels.api import AttentionBatch
 from vtop.kernels.registry import UnknownBackend, get_backend
 
 SMALL_MODEL = 20_000_000  # parameters; below, one thread is fastest on cpu
+TRIAL_BLOCKS = 8
+TRIAL_BYTES = 4 << 20  # moved at most, each way, to measure the first swap rate; a block at least
 
 
 class TorchExecutor:
@@ -31,15 +44,19 @@ class TorchExecutor:
     Takes over `model` (a `load_model` result): `close` gives the model its own attention back and drops the KV cache.
     """
 
-    def __init__(self, model: LoadedModel, num_blocks: int, block_size: int) -> None:
+    def __init__(self, model: LoadedModel, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
         spec = model.spec
         self.model = model
         self.block_size = block_size
         self.eos_token_ids = spec.eos_token_ids
         self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
         self.cache = KVCache(
             num_blocks, spec.num_layers, spec.num_kv_heads, block_size, spec.head_dim, spec.dtype, spec.device
         )
+        self.host_cache = HostCache(num_host_blocks, self.cache.tensor, pin=spec.device.type == "cuda")
+        self._meter = RateMeter(self.cache.bytes_per_block)
+        self._try_swapping()
         self._sampler = Sampler(spec.eos_token_ids)
         self._closed = False
         model.open()
@@ -49,22 +66,27 @@ class TorchExecutor:
     def bytes_per_block(self) -> int:
         return self.cache.bytes_per_block
 
+    @property
+    def rates(self) -> ExecutorRates:
+        return self._meter.rates
+
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Copy blocks, write K/V of every chunk, and sample where asked.
+        """Swap and copy blocks, write K/V of every chunk, and sample where asked.
 
         Raises whatever the model raises, FloatingPointError when logits are not numbers, and ValueError when a chunk's
         block table does not cover its tokens.
         """
         if self._closed:
             raise RuntimeError("the executor is closed")
-        started = perf_counter()
         with torch.inference_mode():
+            swapped = self._swap(plan.swap_out, plan.swap_in)
             self.cache.copy(plan.copies)
             if not plan.chunks:
-                return StepOutput([])
+                return StepOutput([], swap_seconds=swapped)
+            started = perf_counter()
             ids, positions, batch = self._inputs(plan.chunks)
             self.cache.written(int(batch.slots.max()) // self.block_size)
-            rows = _Rows(plan.chunks, batch)
+            rows = LogitRows(plan.chunks, batch)
             index = rows.index(self.model.spec.device)
             prepared = perf_counter()
             logits = self.model.forward(ids, positions, batch, index)
@@ -74,7 +96,38 @@ class TorchExecutor:
         output.prepare_seconds = prepared - started
         output.model_seconds = computed - prepared
         output.sample_seconds = perf_counter() - computed
+        output.swap_seconds = swapped
+        decodes = sum(chunk.num_tokens == 1 for chunk in plan.chunks)
+        self._meter.computed(batch.num_tokens - decodes, decodes, output.model_seconds)
         return output
+
+    def _swap(self, out: list[tuple[int, int]], back: list[tuple[int, int]]) -> float:
+        """Move blocks to the host, then back from it; returns seconds."""
+        if not (out or back):
+            return 0.0
+        started = perf_counter()
+        self.host_cache.swap_out(self.cache.tensor, out)
+        self.host_cache.swap_in(self.cache.tensor, back)
+        if back:
+            self.cache.written(max(target for _, target in back))
+        _synchronize(self.cache.tensor)  # only so that the time is known; the order of the stream is enough
+        seconds = perf_counter() - started
+        self._meter.swapped(len(out) + len(back), seconds)
+        return seconds
+
+    def _try_swapping(self) -> None:
+        """Measure a first swap rate. The pools hold nothing yet, and the blocks return to where they were."""
+        most = max(1, min(TRIAL_BLOCKS, TRIAL_BYTES // self.bytes_per_block))
+        blocks = range(min(most, self.num_blocks, self.num_host_blocks))
+        pairs = [(block, block) for block in reversed(blocks)]  # downwards, so that each is a copy of its own
+        with torch.inference_mode():
+            for _ in range(2):  # the first time, pages are touched that never were
+                _synchronize(self.cache.tensor)
+                started = perf_counter()
+                self.host_cache.swap_out(self.cache.tensor, pairs)
+                self.host_cache.swap_in(self.cache.tensor, pairs)
+        _synchronize(self.cache.tensor)
+        self._meter.swapped(2 * len(pairs), perf_counter() - started)
 
     def resize(self, num_blocks: int) -> None:
         """Give the pool another size; K/V of blocks below both sizes are kept. Raises BadValue when it does not fit."""
@@ -96,7 +149,7 @@ class TorchExecutor:
         if not self._closed:
             self._closed = True
             self.model.close()
-            del self.cache
+            del self.cache, self.host_cache
 
     def _inputs(self, chunks: list[Chunk]) -> tuple[torch.Tensor, torch.Tensor, AttentionBatch]:
         device = self.model.spec.device
@@ -110,65 +163,43 @@ class TorchExecutor:
         tokens = np.fromiter(chain.from_iterable(map(_tokens, chunks)), dtype=np.int64, count=batch.num_tokens)
         return torch.from_numpy(tokens).to(device), torch.from_numpy(batch.positions).to(device), batch
 
-    def _sample(self, chunks: list[Chunk], rows: _Rows, logits: torch.Tensor) -> StepOutput:
+    def _sample(self, chunks: list[Chunk], rows: LogitRows, logits: torch.Tensor) -> StepOutput:
         """logits [R, vocab] of `rows`."""
-        tokens: list[SampledToken | None] = [None] * len(chunks)
-        if rows.sampling:
-            places = rows.sampled_rows
-            chosen = logits if places is None else logits.index_select(0, torch.tensor(places, device=logits.device))
-            sampled = self._sampler.sample(chosen, [chunks[i].sequence for i in rows.sampling])
-            for i, token in zip(rows.sampling, sampled, strict=True):
-                tokens[i] = token
-        output = StepOutput(tokens)
+        output = StepOutput([None] * len(chunks))
+        owners: list[int] = []
+        sequences: list[Sequence] = []
+        places: list[int] = []
+        beams: list[tuple[int, int]] = []
+        for i, row in rows.sampling:
+            chunk = chunks[i]
+            if chunk.top:
+                beams.append((i, row))
+                continue
+            for sequence in (chunk.sequence, *chunk.forks):
+                owners.append(i)
+                sequences.append(sequence)
+                places.append(row)
+        if sequences:
+            for i, token in zip(owners, self._sampler.sample(_take(logits, places), sequences), strict=True):
+                if output.tokens[i] is None:
+                    output.tokens[i] = token
+                else:
+                    output.forked.setdefault(i, []).append(token)
+        if beams:
+            found = likeliest_of(_take(logits, [row for _, row in beams]), [chunks[i].top for i, _ in beams])
+            for (i, _), token in zip(beams, found, strict=True):
+                output.tokens[i] = token
+        self._report_prompts(chunks, rows, logits, output)
+        return output
+
+    @staticmethod
+    def _report_prompts(chunks: list[Chunk], rows: LogitRows, logits: torch.Tensor, output: StepOutput) -> None:
         for i, first, count in rows.prompts:
             chunk = chunks[i]
             wanted = chunk.sequence.request.params.prompt_logprobs or 0
             targets = chunk.sequence.token_ids[chunk.start + 1 : chunk.start + 1 + count]
             found = logprobs_of(logits[first : first + count], targets, [wanted] * count)
             output.prompt_logprobs[i] = [(chunk.start + 1 + j, own, top) for j, (own, top) in enumerate(found)]
-        return output
-
-
-class _Rows:
-    """Which packed tokens need logits: the last of every sampling chunk, and the prompt tokens that want theirs.
-
-    sampling: chunk indices that sample. sampled_rows: their rows among the logits (None: all rows, in order).
-    prompts: (chunk index, first row among the logits, count).
-    """
-
-    def __init__(self, chunks: list[Chunk], batch: AttentionBatch) -> None:
-        starts = batch.query_starts.tolist()
-        self.sampling = [i for i, chunk in enumerate(chunks) if chunk.sample]
-        self.prompts: list[tuple[int, int, int]] = []
-        self.sampled_rows: list[int] | None = None
-        asking = [i for i, chunk in enumerate(chunks) if _prompt_rows(chunk)]
-        if not asking:
-            self._packed = [starts[i + 1] - 1 for i in self.sampling]
-            self._all = len(self._packed) == batch.num_tokens
-            return
-        packed: list[int] = []
-        place: dict[int, int] = {}  # packed token -> row
-        for i in asking:
-            count = _prompt_rows(chunks[i])
-            self.prompts.append((i, len(packed), count))
-            for token in range(starts[i], starts[i] + count):
-                place[token] = len(packed)
-                packed.append(token)
-        self.sampled_rows = []
-        for i in self.sampling:
-            token = starts[i + 1] - 1
-            if token not in place:
-                place[token] = len(packed)
-                packed.append(token)
-            self.sampled_rows.append(place[token])
-        self._packed, self._all = packed, False
-
-    def index(self, device: torch.device) -> torch.Tensor | None:
-        """[R] packed tokens whose logits are wanted; None means all."""
-        if self._all:
-            return None
-        # A step that samples nothing still needs a valid, small index.
-        return torch.tensor(self._packed or [0], dtype=torch.int64).to(device)
 
 
 def _tokens(chunk: Chunk) -> list[int]:
@@ -177,16 +208,16 @@ def _tokens(chunk: Chunk) -> list[int]:
     return chunk.sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens]
 
 
-def _prompt_rows(chunk: Chunk) -> int:
-    """How many of the chunk's tokens predict a prompt token whose log-probability is asked for."""
-    if chunk.sequence.request.params.prompt_logprobs is None:
-        return 0
-    return max(0, min(chunk.num_tokens, chunk.sequence.prompt_len - 1 - chunk.start))
+def _take(logits: torch.Tensor, places: list[int]) -> torch.Tensor:
+    """Rows of logits [R, vocab], each as often as it is named."""
+    if places == list(range(logits.shape[0])):
+        return logits
+    return logits.index_select(0, torch.tensor(places, device=logits.device))
 
 
 def _synchronize(tensor: torch.Tensor) -> None:
     if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)  # so that the model's time is not counted as the sampler's
+        torch.cuda.synchronize(tensor.device)  # so that what was timed is done
 
 
 def build_executor(
@@ -230,9 +261,13 @@ def build_executor(
         if device.type == "cuda":
             progress("measuring memory", 0, None)
             gpu = profile_gpu(loaded, config, max_model_len)
-        sizing = size_pool(config, block_bytes, max_model_len, available=available_memory(), gpu=gpu)
-        progress("allocating the KV pool", 0, None)
-        executor = TorchExecutor(loaded, sizing.num_blocks, config.block_size)
+        available = available_memory()
+        sizing = size_pool(config, block_bytes, max_model_len, available=available, gpu=gpu)
+        if available is not None and gpu is None:
+            available -= sizing.num_blocks * block_bytes
+        host = size_host_pool(config, block_bytes, max_model_len, available=available, pinned=gpu is not None)
+        progress("allocating the KV pools", 0, None)
+        executor = TorchExecutor(loaded, sizing.num_blocks, config.block_size, host.num_blocks)
     except BaseException:
         loaded.close()
         raise
@@ -244,6 +279,8 @@ def build_executor(
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
         kv_note=sizing.explanation,
+        num_host_blocks=host.num_blocks,
+        host_note=host.explanation if host.num_blocks else "no host pool",
     )
     return executor, tokenizer, facts
 

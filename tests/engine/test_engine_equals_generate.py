@@ -87,6 +87,59 @@ def test_greedy_equals_generate(
     assert [engine.output(f"r{i}") for i in range(len(prompts))] == expected
 
 
+@pytest.mark.parametrize("mode", ["swap", "hybrid"])
+@pytest.mark.parametrize("policy", ["priority", "fair", "sjf", "mlfq", "priority+fair"])
+def test_greedy_equals_generate_under_every_policy_and_mode(mode: str, policy: str) -> None:
+    """Real K/V through the host pool and back, and prompts that share a beginning."""
+    model = tiny_random("llama")
+    prompts = [[5, 9, 11, 3, 40, 7, 8, 2, 1][: 4 + i % 6] + [20 + i] * (i % 4) for i in range(8)]
+    expected = [reference(model, p, 30) for p in prompts]
+    executor = TorchExecutor(loaded_model(model), 24, 4, num_host_blocks=30)
+    engine = AuditedEngine(
+        24, executor=executor, preemption_mode=mode, scheduling_policy=policy, max_num_batched_tokens=16
+    )
+    for i, prompt in enumerate(prompts):
+        engine.add(f"r{i}", prompt, 30, ignore_eos=True, priority=i % 3, group=f"g{i % 2}")
+    engine.run()
+    assert engine.state.totals.preemptions > 0
+    assert mode == "hybrid" or engine.state.totals.swapped_out_blocks > 0
+    assert [engine.output(f"r{i}") for i in range(len(prompts))] == expected
+
+
+def test_samples_equal_independent_seeded_runs() -> None:
+    """Sample i of a request with seed s is the one output of a request with seed s + i; through preemptions too."""
+    loaded = loaded_model(tiny_random("llama"))
+    prompts = [[5, 9, 11, 3, 40, 7], [8, 2, 1, 30, 31, 32, 33, 34]]
+    params: dict[str, Any] = {"temperature": 0.9, "ignore_eos": True}
+    alone: dict[tuple[int, int], list[int]] = {}
+    for which, prompt in enumerate(prompts):
+        for index in range(3):
+            engine = engine_over(loaded, 64, block_size=4)
+            engine.add("a", prompt, 24, seed=100 * which + index, **params)
+            engine.run()
+            alone[which, index] = engine.output("a")
+    for blocks, mode in ((64, "recompute"), (30, "recompute"), (30, "swap")):
+        executor = TorchExecutor(loaded, blocks, 4, num_host_blocks=60)
+        engine = AuditedEngine(blocks, executor=executor, preemption_mode=mode, max_num_batched_tokens=16)
+        for which, prompt in enumerate(prompts):
+            engine.add(f"r{which}", prompt, 24, n=3, seed=100 * which, **params)
+        engine.run()
+        assert (engine.state.totals.preemptions > 0) == (blocks == 30)
+        assert {(w, i): engine.output(f"r{w}", i) for w in range(2) for i in range(3)} == alone
+    assert len(set(map(tuple, alone.values()))) == 6
+
+
+def test_best_of_returns_the_likeliest_samples() -> None:
+    loaded = loaded_model(tiny_random("llama"))
+    engine = engine_over(loaded, 64, block_size=4)
+    engine.add("all", [5, 9, 11, 3], 8, n=4, seed=7, temperature=1.0, logprobs=0, ignore_eos=True)
+    engine.add("best", [5, 9, 11, 3], 8, n=2, best_of=4, seed=7, temperature=1.0, ignore_eos=True)
+    engine.run()
+    every = sorted(engine.outputs["all"].outputs, key=lambda sample: -(sample.cumulative_logprob or 0))
+    best = engine.outputs["best"].outputs
+    assert [sample.token_ids for sample in best] == [sample.token_ids for sample in every[:2]]
+
+
 def test_seeded_sampling_is_the_same_alone_in_a_batch_and_through_preemptions() -> None:
     """Noise depends on (seed, position) only, not on what else runs."""
     loaded = loaded_model(tiny_random("llama"))

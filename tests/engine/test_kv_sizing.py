@@ -11,7 +11,7 @@ import torch
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.kv_cache import KVCache
-from vtop.engine.kv_sizing import GIB, GpuMemory, available_memory, bytes_per_block, size_pool
+from vtop.engine.kv_sizing import GIB, GpuMemory, available_memory, bytes_per_block, size_host_pool, size_pool
 
 MIB = 1 << 20
 
@@ -70,6 +70,41 @@ def test_on_a_gpu_weights_and_activations_come_first() -> None:
     assert blocks(1, gpu=gpu, gpu_memory_utilization=0.75) == (12 - 6 - 2) * 1024
     with pytest.raises(BadValue, match="gpu_memory_utilization"):
         blocks(1, gpu=gpu, gpu_memory_utilization=0.4)
+
+
+def host_blocks(available: int | None, *, pinned: bool = False, length: int = 8192, **options: Any) -> int:
+    return size_host_pool(EngineConfig(**options), MIB, length, available=available, pinned=pinned).num_blocks
+
+
+def test_the_host_pool_is_one_gib_by_default_and_four_on_a_gpu() -> None:
+    assert host_blocks(64 * GIB) == host_blocks(None) == 1024
+    assert host_blocks(64 * GIB, pinned=True) == 4096
+    assert host_blocks(2 * GIB) == 512, "at most a quarter of what is left"
+    assert host_blocks(MIB) == 0, "too little is no reason to refuse what nobody asked for"
+    assert host_blocks(64 * GIB, length=100, max_num_seqs=4) == 4 * 7
+
+
+def test_the_host_pool_has_the_size_that_was_asked_for() -> None:
+    assert host_blocks(64 * GIB, swap_space=0) == host_blocks(64 * GIB, num_host_blocks_override=0) == 0
+    assert host_blocks(4 * GIB, swap_space=1.5) == 1536
+    assert host_blocks(4 * GIB, swap_space=1.5, num_host_blocks_override=7) == 7
+    with pytest.raises(BadValue, match=r"swap_space.*one block needs 1 MiB.*or 0 for none"):
+        host_blocks(4 * GIB, swap_space=0.0005)
+    for options in ({"swap_space": -1}, {"num_host_blocks_override": -1}, {"swap_space": float("inf")}):
+        with pytest.raises(BadValue, match="no host pool"):
+            EngineConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"swap_space": 3}, {"num_host_blocks_override": 3000}], ids=lambda o: next(iter(o))
+)
+def test_a_host_pool_larger_than_memory_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadValue, match=r"needs (3|2\.93) GiB of memory and 2 GiB is available") as refusal:
+        host_blocks(2 * GIB, **options)
+    assert refusal.value.field in options
+    assert host_blocks(3 * GIB, **options) in (3000, 3072)
+    with pytest.raises(BadValue, match="needs 4 GiB"):  # page-locked memory comes in powers of two
+        host_blocks(3 * GIB, pinned=True, **options)
 
 
 def _files(root: Path, **contents: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtop.engine.request import SamplingParams, Sequence, new_request
-from vtop.engine.sampler import Sampler, logprobs_of, uniform
+from vtop.engine.sampler import Sampler, likeliest_of, logprobs_of, uniform
 from vtop.engine.sampler_filters import draw, filtered_weights
 
 torch.set_num_threads(1)
@@ -157,12 +157,16 @@ def test_a_token_does_not_depend_on_the_other_rows() -> None:
 
 
 def test_seed_position_and_sequence_index_each_change_the_draw() -> None:
+    """Sequence i of a request draws what a request of its own with seed + i draws."""
     logits = torch.zeros(1, 4096)
     base = sequence([1], [5, 5], seed=7)
     other_seed, other_position = sequence([1], [5, 5], seed=8), sequence([1], [5, 5, 5], seed=7)
     sibling = Sequence(base.request, 1, [1, 5, 5], 1)
     found = [sample(logits, [row])[0] for row in (base, other_seed, other_position, sibling)]
-    assert len(set(found)) == 4
+    assert len(set(found)) == 3 and found[3] == found[1]
+    last = sequence([1], [5, 5], seed=2**64 - 1)
+    over = Sequence(last.request, 8, [1, 5, 5], 1)
+    assert sample(logits, [over]) == found[:1], "seeds go round at 2**64"
     assert sample(logits, [sequence([9, 9, 9], [5, 5], seed=7)]) == found[:1], "the prompt's length is not the position"
 
 
@@ -234,6 +238,31 @@ def test_logprobs_are_raw_whatever_the_filters() -> None:
     assert [entry.logprob for entry in first.top] == pytest.approx(table[0].topk(3).values.tolist(), abs=1e-5)
     assert [entry.rank for entry in first.top] == [1, 2, 3]
     assert second.top == () and second.logprob == pytest.approx(float(table[1].max()), abs=1e-5)
+
+
+def test_choosing_the_best_of_several_needs_logprobs_nobody_asked_for() -> None:
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(3)) * 2
+    rows = [sequence([1], [], n=2), sequence([1], [], n=2, best_of=3), sequence([1], [])]
+    plain, ranked, other = Sampler(frozenset()).sample(logits, rows)
+    assert plain.logprob is None and other.logprob is None
+    table = torch.log_softmax(logits[1].double(), dim=-1)
+    assert ranked.logprob == pytest.approx(float(table[ranked.token_id]), abs=1e-5) and ranked.top == ()
+
+
+def test_the_likeliest_are_those_of_log_softmax() -> None:
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(8)) * 2
+    table = torch.log_softmax(logits.double(), dim=-1)
+    found = likeliest_of(logits, [4, 1, 1000])
+    for row, count, token in zip(table, (4, 1, VOCAB), found, strict=True):
+        best = row.topk(count)
+        assert [entry.token_id for entry in token.top] == best.indices.tolist()
+        assert [entry.logprob for entry in token.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert token.token_id == int(row.argmax()) and token.logprob == token.top[0].logprob
+    half = logits[:1].bfloat16()
+    expected = float(torch.log_softmax(half.double(), dim=-1).max())
+    assert likeliest_of(half, [2])[0].logprob == pytest.approx(expected, abs=1e-5), "not rounded to the logits' dtype"
+    with pytest.raises(FloatingPointError):
+        likeliest_of(logits_of({3: math.nan}), [2])
 
 
 def test_ranks_count_the_strictly_likelier() -> None:

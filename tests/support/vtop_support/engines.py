@@ -32,7 +32,9 @@ class AuditedEngine:
         options.setdefault("block_size", 4)
         config = EngineConfig(num_gpu_blocks_override=num_blocks, **options)
         self.clock = ManualClock()
-        self.executor = executor or StubExecutor(num_blocks, config.block_size)
+        self.executor = executor or StubExecutor(
+            num_blocks, config.block_size, num_host_blocks=config.num_host_blocks_override or 0
+        )
         self.engine = LLMEngine(
             self.executor,
             config,
@@ -51,7 +53,7 @@ class AuditedEngine:
         if isinstance(prompt, int):
             base = 1 + sum(map(ord, request_id)) * 7
             prompt = [3 + (base + 13 * i) % 900 for i in range(prompt)]
-        names = ("priority", "group", "timeout", "arrival_time")
+        names = ("priority", "group", "timeout", "arrival_time", "expected_tokens")
         request = {name: more.pop(name) for name in names if name in more}
         more.setdefault("temperature", 0.0)
         self.engine.add_request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **more), **request)
@@ -87,14 +89,18 @@ class AuditedEngine:
     def ran(self, frame: ev.Frame | None = None) -> dict[str, int]:
         """Tokens computed per request in a Frame (default: the latest)."""
         scheduled = [e for e in (frame or self.frames[-1]).events if isinstance(e, ev.Scheduled)]
-        return dict(zip(scheduled[-1].ids, scheduled[-1].tokens, strict=True)) if scheduled else {}
+        ran: dict[str, int] = {}
+        if scheduled:
+            for request_id, tokens in zip(scheduled[-1].ids, scheduled[-1].tokens, strict=True):
+                ran[request_id] = ran.get(request_id, 0) + tokens
+        return ran
 
     def finish_reason(self, request_id: str) -> str:
         view = self.state.find(request_id)
         assert view is not None, request_id
         return view.finish_reason
 
-    def output(self, request_id: str) -> list[int]:
+    def output(self, request_id: str, index: int = 0) -> list[int]:
         view = self.state.find(request_id)
         assert view is not None, request_id
-        return view.sequences[0].output_tokens
+        return view.sequences[index].output_tokens

@@ -118,6 +118,7 @@ class ToyEngine:
         priority: int = 0,
         group: str = "default",
         timeout: float | None = None,
+        expected_tokens: int | None = None,
     ) -> None:
         params = params or SamplingParams()
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)

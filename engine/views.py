@@ -1,0 +1,157 @@
+"""What the fold knows of a sequence, a request, a step, and in total: the parts of EngineState."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from vtop.engine import events as ev
+from vtop.engine.request import Phase, RequestStatus
+
+KEEP_HISTORY = 100  # decisions per request
+
+
+class Told(NamedTuple):
+    """An event about a request, and when it was told: engine step and seconds."""
+
+    step: int
+    time: float
+    event: ev.AnyEvent
+
+
+@dataclass(slots=True)
+class SequenceView:
+    """One sequence: its tokens so far (counts), its text, its block table."""
+
+    num_tokens: int
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)  # the table while swapped out
+    output_tokens: list[int] = field(default_factory=list)
+    text_parts: list[str] = field(default_factory=list)
+    finish_reason: str = ""  # of one of several samples that ended before its request
+    stop_reason: str | int | None = None
+
+    @property
+    def text(self) -> str:
+        if len(self.text_parts) > 1:
+            self.text_parts[:] = ["".join(self.text_parts)]
+        return self.text_parts[0] if self.text_parts else ""
+
+
+@dataclass(slots=True)
+class RequestView:
+    """A request as a person sees it. Times are engine seconds; None until they happen."""
+
+    id: str
+    number: int
+    prompt: str | None
+    prompt_tokens: int
+    limit: int
+    max_tokens: int | None
+    priority: int
+    group: str
+    key: tuple[float, ...]
+    arrival: float
+    temperature: float
+    seed: int
+    deadline: float | None = None
+    status: RequestStatus = RequestStatus.WAITING
+    sequences: list[SequenceView] = field(default_factory=list)
+    admitted_serial: int = -1
+    admissions: int = 0
+    preemptions: int = 0
+    tokens_lost: int = 0
+    expected_tokens: int | None = None
+    passed: int = 0  # later ones that went ahead while it did not fit
+    hit_tokens: int = 0  # that need not be computed, over all admissions
+    reason: ev.WaitReason | None = None
+    reason_since: float = 0.0
+    scheduled_tokens: int = 0  # in the latest step that ran
+    phase: Phase | None = None  # of the latest chunk
+    queued_at: float = 0.0  # when it last entered the waiting queue
+    preempted_wait: float = 0.0  # seconds waited after preemptions, until admitted again
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    longest_gap: float = 0.0  # seconds between two output tokens
+    ended: float | None = None
+    finish_reason: str = ""
+    stop_reason: str | int | None = None
+    message: str = ""
+    history: deque[Told] = field(default_factory=lambda: deque(maxlen=KEEP_HISTORY))  # decisions about it
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(len(seq.output_tokens) for seq in self.sequences)
+
+    @property
+    def computed(self) -> int:
+        return sum(seq.num_computed for seq in self.sequences)
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(len(seq.blocks) for seq in self.sequences)
+
+    @property
+    def text(self) -> str:
+        return self.sequences[0].text
+
+    @property
+    def planned_output(self) -> int:
+        """Most output tokens it may give."""
+        return self.limit - self.prompt_tokens
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds from arrival to the first admission; waits after preemptions are `preempted_wait`."""
+        return None if self.first_scheduled is None else self.first_scheduled - self.arrival
+
+    @property
+    def ttft(self) -> float | None:
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def tpot(self) -> float | None:
+        """Mean seconds per output token after the first."""
+        if self.first_token is None or self.last_token is None or self.output_tokens < 2:
+            return None
+        return (self.last_token - self.first_token) / (self.output_tokens - 1)
+
+
+@dataclass(slots=True)
+class StepView:
+    """The latest step that ran."""
+
+    step: int = 0
+    tokens: int = 0
+    prefill_tokens: int = 0
+    sequences: int = 0
+    budget: int = 0
+    limit: ev.Limit = ev.Limit.NONE
+    times: ev.StepTimes | None = None
+    preemptions: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since the first Frame."""
+
+    arrived: int = 0
+    refused: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+    preemptions: int = 0
+    tokens_computed: int = 0
+    tokens_lost: int = 0
+    output_tokens: int = 0
+    peak_used: int = 0
+    steps: int = 0
+    failures: int = 0
+    looked_up_tokens: int = 0  # by first admissions; each counts once
+    hit_tokens: int = 0
+    resumed_hit_tokens: int = 0  # found again after a preemption
+    evictions: int = 0  # blocks
+    copies: int = 0  # on write
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
