@@ -109,6 +109,20 @@ def config(*, given: Given = None) -> int:
     return show_config(_settings(given))
 
 
+@app.command
+def conform(file: Path) -> int:
+    """Run recorded decisions of vLLM's schedulers against our presets.
+
+    Parameters
+    ----------
+    file
+        A YAML file of cases.
+    """
+    from vtop.app.conform_command import conform as run_cases
+
+    return run_cases(file)
+
+
 @models.command(name="list")
 def list_() -> int:
     """Show the models that have a name, and what was fetched."""

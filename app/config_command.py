@@ -11,12 +11,14 @@ from rich.text import Text
 from vtop.app.actions import ACTIONS
 from vtop.app.options import options
 from vtop.app.settings import Origin, Settings, config_folder
+from vtop.engine.config import PRESETS
 
 
 def show_config(settings: Settings) -> int:
     """Print the table; options that cannot be used are an error here too."""
-    settings.engine_config()
+    engine = settings.engine_config()
     settings.app_config()
+    presets = PRESETS[engine.preset]
     console = Console()
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for heading in ("option", "value", "origin"):
@@ -28,7 +30,13 @@ def show_config(settings: Settings) -> int:
             table.add_row(Text(f"[{section}]", style="dim"))
         origin = settings.origins[key]
         style = "" if origin is Origin.DEFAULT else "bold"
-        table.add_row(Text(key, style), Text(_shown(settings.values[key]), style), Text(origin.value, style))
+        value, by = settings.values[key], origin.value
+        if value is None and key in presets:
+            value, by = presets[key], f"preset {engine.preset}"
+        elif value is None and key == "max_num_batched_tokens":  # prefill-first: the model's limit where that is more
+            least = "at least " if engine.batching == "prefill-first" else ""
+            value, by = f"{least}{engine.token_budget(1)}", f"preset {engine.preset}"
+        table.add_row(Text(key, style), Text(_shown(value), style), Text(by, style))
     if settings.keys:
         table.add_row(Text("[keys]", style="dim"))
         for action, keys in settings.keys.items():

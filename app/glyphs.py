@@ -37,6 +37,8 @@ class Glyphs:
     scroll: str
     thumb: str
     preempt: str
+    swap_out: str
+    swap_in: str
     arrive: str
     admit: str
     resume: str
@@ -56,22 +58,29 @@ class Glyphs:
     load: str
     stall: str
     upto: str
+    fork: str
+    sample: str
+    skip: str
+    move: str
+    option: str
 
 
 UNICODE: Final = Glyphs(
     free="·", used="■", open="◧", shared="▣", freed="○", cached="◇", kept="°", others="+", copied="↳", fill="▁▂▃▄▅▆▇█",
     bar_full="█", bar="▏▎▍▌▋▊▉", line="━", line_half="╸", rule="─", ellipsis="…", arrow="→", times="×", dash="–",
-    dot="·", marker="▌", cursor="◂", scroll="│", thumb="┃", preempt="▼", arrive="+", admit="▸", resume="▹", refuse="⊘",
+    dot="·", marker="▌", cursor="◂", scroll="│", thumb="┃", preempt="▼", swap_out="⇄", swap_in="⇆", arrive="+",
+    admit="▸", resume="▹", refuse="⊘",
     finish="✓", wait="◦", pool="◫", hit="◇", evict="⊖", cow="↳", cache="∅", fail="✗", note="›", pause="‖", run="▶",
-    idle="○", load="◌", stall="▲", upto="–",
+    idle="○", load="◌", stall="▲", upto="–", fork="⋔", sample="✓", skip="»", move="↕", option="≡",
 )  # fmt: skip
 
 ASCII: Final = Glyphs(
     free=".", used="#", open="+", shared="%", freed="o", cached=":", kept="'", others="+", copied="^", fill="12345678",
     bar_full="#", bar="       ", line="=", line_half="-", rule="-", ellipsis="..", arrow="->", times="x", dash="-",
-    dot="|", marker=">", cursor="<", scroll="|", thumb="#", preempt="!", arrive="+", admit=">", resume="}", refuse="/",
+    dot="|", marker=">", cursor="<", scroll="|", thumb="#", preempt="!", swap_out="S", swap_in="s", arrive="+",
+    admit=">", resume="}", refuse="/",
     finish="*", wait="~", pool="=", hit=":", evict="x", cow="^", cache="0", fail="X", note="-", pause="=", run=">",
-    idle="o", load="~", stall="!", upto="-",
+    idle="o", load="~", stall="!", upto="-", fork="Y", sample="*", skip=")", move="&", option="@",
 )  # fmt: skip
 
 

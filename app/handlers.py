@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from vtop.app.actions import PANELS, Situation
 from vtop.app.injector import Burst, Wanted
 from vtop.app.screens.confirm import ConfirmScreen
-from vtop.app.screens.dialogs import burst_form, inject_form, resize_form
+from vtop.app.screens.dialogs import burst_form, inject_form, priority_form, resize_form
 from vtop.app.screens.help import HelpScreen
+from vtop.app.screens.option_form import option_form
 from vtop.app.view import COLOURINGS
 from vtop.engine import commands as cmd
+from vtop.engine.policy_spec import FILE_MARK
 
 if TYPE_CHECKING:
     from vtop.app.main import VtopApp
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 FIRST_CAP = 16.0  # steps per second, the first `slower` from no cap
 HIGHEST_CAP = 1024.0
 LOWEST_CAP = 0.125
-UNTIL = frozenset({"preempted", "finished", "refused"})
+UNTIL = frozenset({"preempted", "swapped-out", "finished", "refused"})
+
+
+NEEDS_SELECTION = frozenset({"abort", "details", "copy", "why", "priority"})
 
 
 def why_not(needs_selection: bool, now: Situation) -> str:
@@ -79,6 +84,24 @@ class Handlers:
 
         self.app.push_screen(resize_form(state.num_blocks, state.block_size), done)
 
+    def option(self) -> None:
+        state = self.app.pump.live
+        assert state is not None
+
+        def done(commands: list[cmd.SetOption] | None) -> None:
+            for command in commands or ():
+                self.app.feed.send(command)
+
+        self.app.push_screen(option_form(state.options), done)
+
+    def reload_policy(self) -> None:
+        state = self.app.pump.live
+        assert state is not None
+        if FILE_MARK in str(state.options.get("scheduling_policy", "")):
+            self.app.feed.send(cmd.ReloadPolicy())
+        else:
+            self.app.say("no file to load: the policy is not one of yours (FILE.py:Class)", "warning")
+
     # --- requests ----------------------------------------------------------------------------------------------
 
     def prompt(self) -> None:
@@ -103,6 +126,19 @@ class Handlers:
 
     def details(self) -> None:
         self.app.open_request()
+
+    def priority(self) -> None:
+        state, request_id = self.app.pump.live, self.app.view.selected
+        assert state is not None and request_id is not None
+
+        def done(priority: int | None) -> None:
+            if priority is not None:
+                self.app.feed.send(cmd.SetPriority(request_id, priority))
+
+        self.app.push_screen(priority_form(self.app.clean(request_id), state.requests[request_id].priority), done)
+
+    def why(self) -> None:
+        self.app.open_why()
 
     def abort(self) -> None:
         request_id = self.app.view.selected

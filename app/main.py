@@ -15,7 +15,7 @@ from textual.screen import Screen
 
 from vtop.app.actions import BY_ID, Action, Situation, bindings, key_sign, with_keys
 from vtop.app.feed import Feed
-from vtop.app.handlers import Handlers, why_not
+from vtop.app.handlers import NEEDS_SELECTION, Handlers, why_not
 from vtop.app.injector import Injector
 from vtop.app.options import AppConfig
 from vtop.app.pacer import Pacer
@@ -26,6 +26,7 @@ from vtop.app.screens.overview import OverviewScreen
 from vtop.app.screens.prompt_bar import PromptBar
 from vtop.app.screens.request import RequestScreen
 from vtop.app.screens.text_input import TextInput
+from vtop.app.screens.why import WhyScreen
 from vtop.app.status import situation_of, status_word
 from vtop.app.stray import StrayOutput
 from vtop.app.themes import Themes, load_themes
@@ -180,6 +181,14 @@ class VtopApp(App[None]):
             self.push_screen(RequestScreen(KeyBar(self.actions, lambda: self.situation)))
             self.call_after_refresh(self.touch)
 
+    def open_why(self) -> None:
+        """Say why the selected request is where it is; once more goes back."""
+        if isinstance(self.screen, WhyScreen):
+            self.pop_screen()
+        elif self.view.selected is not None:
+            self.push_screen(WhyScreen(KeyBar(self.actions, lambda: self.situation)))
+            self.call_after_refresh(self.touch)
+
     def _keep_following(self) -> None:
         state = self.view.state
         if not self.follow or state is None or self.view.selected in state.running:
@@ -194,7 +203,8 @@ class VtopApp(App[None]):
         state = self.view.state
         if state is None:
             return
-        ids = [r.id for r in (*state.running_order(), *state.waiting_order(), *reversed(state.finished))]
+        alive = (*state.running_order(), *state.swapped_order(), *state.waiting_order())
+        ids = [r.id for r in (*alive, *reversed(state.finished))]
         if ids:
             at = ids.index(self.view.selected) if self.view.selected in ids else 0
             self.select(ids[(at + step) % len(ids)])
@@ -229,7 +239,7 @@ class VtopApp(App[None]):
         action = BY_ID.get(action_id)
         now = self.situation
         if action is not None and not action.enabled(now):
-            self.say(f"{action.title}: {why_not(action_id in ('abort', 'details', 'copy'), now)}", "warning")
+            self.say(f"{action.title}: {why_not(action_id in NEEDS_SELECTION, now)}", "warning")
             return
         self.handlers.call(action_id)
         self._draw()

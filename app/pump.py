@@ -38,6 +38,7 @@ class Pump:
         self._budget = budget
         self._monotonic = monotonic
         self._history: HistoryWriter | None = None
+        self._service = view.service
         self._alarms = 0
         self._alarm = ""
         self._kept: deque[Frame] = deque(maxlen=KEPT_WHILE_FROZEN)
@@ -87,12 +88,14 @@ class Pump:
         """Let the view stand still."""
         if self.live is not None and not self.view.frozen:
             self.view.state = self.live.copy()
+            self.view.service = self._service.still()
             self.view.frozen = True
             self.view.touch()
 
     def thaw(self) -> None:
         """Show the live state again."""
         self.view.state = self.live
+        self.view.service = self._service
         self.view.frozen = False
         while self._kept:
             self._log(self._kept.popleft())
@@ -104,6 +107,7 @@ class Pump:
         assert self.live is not None and self._history is not None
         self.live.apply(frame)
         self._history.update(self.live)
+        self._service.take(frame)
         for event in frame.events:
             if type(event) is Refused:
                 self._alarms, self._alarm = self._alarms + 1, f"request {event.id} refused: {event.message}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vtop.app.service import Service
 from vtop.engine.state import EngineState, RequestView
 
 Colouring = Literal["owner", "state", "age", "refs"]
@@ -37,6 +38,7 @@ class View:
     frozen: bool = False  # the view stands still while the engine goes on
     ascii: bool = False  # no braille, no box or block glyphs beyond ASCII
     history: History = field(default_factory=History)
+    service: Service = field(default_factory=Service)
     version: int = 0
 
     def touch(self) -> None:

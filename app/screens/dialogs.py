@@ -1,4 +1,4 @@
-"""The dialogs: inject, burst, resize, speed; each is a form and what it makes."""
+"""The small dialogs: inject, burst, resize, priority; each is a form and what it makes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.request import SamplingParams
 
 _MANY = 2**31 - 1
+MAX_SAMPLES = 64
 
 
 def inject_form(params: SamplingParams) -> FormScreen[Wanted]:
@@ -27,6 +28,7 @@ def inject_form(params: SamplingParams) -> FormScreen[Wanted]:
                 max_tokens=whole(values, "max_tokens", 1, _MANY),
                 temperature=number(values, "temperature", float, 0, 1e6),
                 seed=whole(values, "seed", 0, 2**63) if seed else None,
+                n=whole(values, "samples", 1, MAX_SAMPLES),
             ),
             priority=whole(values, "priority", -_MANY, _MANY),
             group=_group(values),
@@ -41,6 +43,7 @@ def inject_form(params: SamplingParams) -> FormScreen[Wanted]:
         Field("group", "Group", "default"),
         Field("count", "How many", "1"),
         Field("seed", "Seed", hint="empty: another one each time"),
+        Field("samples", "Samples of each", str(params.n)),
     ]
     return FormScreen("Inject requests", fields, make, button="Inject")
 
@@ -77,6 +80,16 @@ def resize_form(num_blocks: int, block_size: int) -> FormScreen[int]:
 
     title = f"Resize the block pool ({num_blocks} blocks of {block_size} tokens now)"
     return FormScreen(title, [Field("num_blocks", "Blocks", str(num_blocks))], make, button="Resize")
+
+
+def priority_form(request: str, priority: int) -> FormScreen[int]:
+    """Ask for another priority; `request` is its id, cleaned."""
+
+    def make(values: dict[str, str]) -> int:
+        return whole(values, "priority", -_MANY, _MANY)
+
+    title = f"Priority of request {request} ({priority} now)"
+    return FormScreen(title, [Field("priority", "Priority", str(priority))], make, button="Set")
 
 
 def _group(values: dict[str, str]) -> str:

@@ -41,17 +41,24 @@ class FormScreen(ModalScreen[T | None], Generic[T]):
     ]
 
     def __init__(
-        self, title: str, fields: Sequence[Field], make: Callable[[dict[str, str]], T], *, button: str = "OK"
+        self,
+        title: str,
+        fields: Sequence[Field],
+        make: Callable[[dict[str, str]], T],
+        *,
+        button: str = "OK",
+        wide: bool = False,
     ) -> None:
         super().__init__()
         self._title = title
         self._fields = fields
         self._make = make
         self._button = button
+        self._wide = wide  # long labels, and what the hint says below them
         self._inputs: dict[str, TextInput | Choice] = {}
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
+        with Vertical(classes="dialog -wide" if self._wide else "dialog"):
             yield Static(self._title, classes="dialog-title", markup=False)
             with VerticalScroll(classes="dialog-fields", can_focus=False):
                 for field in self._fields:
@@ -66,6 +73,8 @@ class FormScreen(ModalScreen[T | None], Generic[T]):
                             )
                         self._inputs[field.name] = widget
                         yield widget
+            if self._wide:
+                yield Static("", id="dialog-hint", markup=False)
             yield Static("", id="dialog-error", markup=False)
             with Horizontal(classes="dialog-buttons"):
                 yield Button(f"{self._button}  Enter", id="submit", variant="primary", compact=True)
@@ -73,6 +82,12 @@ class FormScreen(ModalScreen[T | None], Generic[T]):
 
     def on_mount(self) -> None:
         next(iter(self._inputs.values())).focus()
+
+    def on_descendant_focus(self) -> None:
+        focused = self.focused
+        if self._wide and focused is not None:
+            hints = {f"field-{field.name}": field.hint for field in self._fields}
+            self.query_one("#dialog-hint", Static).update(hints.get(focused.id or "", ""))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -23,8 +23,9 @@ _TERMS = (
     ("block", "block_size tokens of K and V; the map draws one cell per block, or an aggregate when they do not fit"),
     ("waiting", "not admitted; the reason column says what the head of the queue lacks; nothing overtakes it"),
     ("preempted", "lost its blocks so that another could go on; its tokens are computed again (recompute)"),
+    ("swapped out", "its K/V moved to the host pool; it returns before anybody is admitted, and nothing is lost"),
     ("step", "one forward pass: decodes take one token each, prefill chunks share what is left of the budget"),
-    ("limit", "what kept this step from doing more: blocks, budget, seqs, preempted; none: nothing was left out"),
+    ("limit", "what kept this step from doing more: blocks, budget, seqs, preempted, swapped; none: nothing left out"),
     ("TTFT / TPOT", "seconds to the first output token / mean seconds per token after it"),
 )
 
@@ -81,6 +82,9 @@ class HelpScreen(ModalScreen[None]):
             (g.cached, "cached: nobody holds it, but its content can be hit by a prompt that begins alike"),
             (f"{g.arrive} {g.refuse} {g.finish}", "arrived, refused, finished"),
             (f"{g.admit} {g.resume} {g.preempt}", "admitted, admitted again, preempted"),
+            (f"{g.swap_out} {g.swap_in}", "swapped out to the host, back from there"),
+            (f"{g.fork} {g.sample}", "a request went on as several samples, one of them ended"),
+            (f"{g.skip} {g.move} {g.option}", "passed one that does not fit, moved in the order, option changed"),
             (f"{g.hit} {g.evict} {g.cow}", "prefix hit, cached blocks evicted, copied before a write"),
         )
 

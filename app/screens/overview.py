@@ -1,4 +1,4 @@
-"""The main screen: header, step strip, panels in columns, prompt bar, keys."""
+"""The main screen: header, step strip, bars of groups, panels in columns, prompt bar, keys."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from vtop.app.widgets.block_map import BlockMap
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.header_bar import HeaderBar
 from vtop.app.widgets.panel import Panel
+from vtop.app.widgets.service_bars import ServiceBars
 from vtop.app.widgets.step_strip import StepStrip
 from vtop.engine.events import Frame, Meta
 
@@ -36,6 +37,7 @@ class OverviewScreen(Screen[None]):
         self._key_bar = key_bar
         self.header = HeaderBar(id="header")
         self.strip = StepStrip(id="strip")
+        self.service = ServiceBars(id="service")
         self.banner = Banner(id="banner")
         self.prompt = PromptBar(id="prompt")
         self.loading_panel = LoadingPanel(model, ascii, id="loading")
@@ -46,11 +48,13 @@ class OverviewScreen(Screen[None]):
         self.layout_now = Layout()
         self._loaded = False
         self._needs: dict[str, int] = {}
+        self._service_rows = 0
         self._focus_before: Panel | None = None
 
     def compose(self) -> ComposeResult:
         yield self.header
         yield self.strip
+        yield self.service
         yield self.banner
         yield self.loading_panel
         with Container(id="body"):
@@ -122,7 +126,7 @@ class OverviewScreen(Screen[None]):
         strip = 1 if height < TALL else 3
         header = 2
         self.banner.styles.height = max(1, self.banner.rows(width))
-        chrome = header + strip + 2 + self.banner.rows(width)
+        chrome = header + strip + 2 + self.banner.rows(width) + self._service_rows
         layout = plan(
             width, height, self.shown, asked=self.asked, only=self.maximised, chrome=chrome, needs=self._needs
         )
@@ -131,6 +135,8 @@ class OverviewScreen(Screen[None]):
             widget.display = not small
         self.strip.display = not small and self._loaded
         self.strip.styles.height = strip
+        self.service.display = not small and self._loaded and self._service_rows > 0
+        self.service.styles.height = max(1, self._service_rows)
         notice = self.query_one("#too-small", Static)
         notice.display = small
         needs = f"vtop needs {MIN_WIDTH}x{MIN_HEIGHT}; this is {width}x{height}"
@@ -189,10 +195,16 @@ class OverviewScreen(Screen[None]):
 
     def draw(self, view: View, status: str) -> None:
         """Show the view in every panel that can be seen; `status` is the engine's, for the header."""
+        service_rows = self.service.rows_wanted(view, self.size.height >= TALL)
+        if service_rows != self._service_rows:
+            self._service_rows = service_rows
+            self.rearrange()
         if self.header.display:
             self.header.show(view, status)
         if self.strip.display:
             self.strip.show(view)
+        if self.service.display:
+            self.service.show(view)
         if self._loaded:
             for name in self.layout_now.visible:
                 self.panels[name].show(view)

@@ -11,6 +11,7 @@ from textual.screen import Screen
 from vtop.app.screens.key_bar import KeyBar
 from vtop.app.view import View
 from vtop.app.widgets.header_bar import HeaderBar
+from vtop.app.widgets.panel import ListPanel
 from vtop.app.widgets.request_detail import RequestDetail
 
 
@@ -22,11 +23,11 @@ class RequestScreen(Screen[None]):
         Binding("b,left_square_bracket", "app.neighbour(-1)", "Previous request", show=False),
     ]
 
-    def __init__(self, key_bar: KeyBar) -> None:
+    def __init__(self, key_bar: KeyBar, detail: ListPanel | None = None) -> None:
         super().__init__()
         self.key_bar = key_bar
         self.header = HeaderBar(id="header")
-        self.detail = RequestDetail(id="detail")
+        self.detail = detail if detail is not None else RequestDetail(id="detail")
 
     def compose(self) -> ComposeResult:
         yield self.header

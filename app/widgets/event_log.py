@@ -1,4 +1,4 @@
-"""What happened, one line an event, the latest at the bottom. Preemptions stand out."""
+"""What happened, one line an event, the latest at the bottom. Preemptions and swaps stand out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.message import Message
 
 from vtop.app.colours import Palette
 from vtop.app.view import View
-from vtop.app.widgets.log_lines import Kind, Line, line_of, subject, together, words
+from vtop.app.widgets.log_lines import LOUD, Kind, Line, line_of, subject, together, words
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count
@@ -39,7 +39,7 @@ class EventLog(ListPanel):
         self._all: deque[Line] = deque(maxlen=keep)
         self._kinds: frozenset[Kind] | None = None
         self._unread: list[Line] = []  # finished lines whose request is not looked up yet
-        self._waiting: tuple[str, type] | None = None  # who waits for what, as last told
+        self._waiting: dict[bool, tuple[str, type]] = {}  # who waits for what, as last told; for swapped ones, or not
         self._preemptions = 0
         self._changed = False
         self.follow = True
@@ -52,8 +52,18 @@ class EventLog(ListPanel):
             line = line_of(event, frame.step, frame.time)
             if line is None or (isinstance(event, ev.Waits) and self._waits_on(event)):
                 continue
-            if not (line.kind is Kind.EVICT and self._evicts_on(line)):
+            if not (line.kind is Kind.EVICT and self._evicts_on(line)) and not self._forks_on(line):
                 self._append(line)
+
+    def _forks_on(self, line: Line) -> bool:
+        """Beams fork in every step: one line for as long as nothing else happens."""
+        last = self._all[-1] if self._all else None
+        if last is None or not line.kind is last.kind is Kind.FORK or subject(line) != subject(last):
+            return False
+        last.step, last.time, last.event = line.step, line.time, line.event
+        last.steps += 1
+        self._changed = True
+        return True
 
     def _evicts_on(self, line: Line) -> bool:
         """Nothing but evictions since the last line, which was one: it stands for this too."""
@@ -69,12 +79,14 @@ class EventLog(ListPanel):
     def _waits_on(self, event: ev.Waits) -> bool:
         """Only the numbers of the reason changed: it still waits for the same thing, and the log said so."""
         now = (event.id, type(event.reason))
-        before, self._waiting = self._waiting, now
+        queue = isinstance(event.reason, ev.SwappedFirst)  # then another waits to return, and is told too
+        before = self._waiting.get(queue)
+        self._waiting[queue] = now
         return now == before
 
     def _append(self, line: Line) -> None:
         self._all.append(line)
-        self._preemptions += line.kind is Kind.PREEMPT
+        self._preemptions += line.kind in LOUD
         if line.kind is Kind.FINISH:
             self._unread.append(line)
             if len(self._unread) > KEEP_LINES:
@@ -91,7 +103,7 @@ class EventLog(ListPanel):
         self._lines.clear()
         self._unread.clear()
         self._preemptions = 0
-        self._waiting = None
+        self._waiting = {}
         self.top, self.follow, self._changed = 0, True, True
 
     def filter(self, kinds: Iterable[Kind] | None) -> None:
@@ -157,7 +169,7 @@ class EventLog(ListPanel):
         own = view.selected is not None and subject(line) == view.selected
         row.put(self.glyphs.marker if own else " ", palette.accent)
         row.put(f"{line.step:>{STEP_CELLS - 2}} ", palette.accent if own else palette.faint)
-        word = line.kind.value.upper() if line.kind is Kind.PREEMPT else line.kind.value
+        word = line.kind.word.upper() if line.kind in LOUD else line.kind.word
         glyph = str(getattr(self.glyphs, line.kind.value))
         if line.kind is Kind.FINISH and not _ended_well(line):
             glyph = self.glyphs.fail
@@ -181,20 +193,20 @@ class EventLog(ListPanel):
 def _styles(line: Line, palette: Palette) -> tuple[Style, Style]:
     """Style of the glyph and word, and of the message."""
     match line.kind:
-        case Kind.PREEMPT | Kind.FAIL:
+        case Kind.PREEMPT | Kind.SWAP_OUT | Kind.FAIL:
             return palette.alarm, palette.alarm
         case Kind.REFUSE:
             return palette.bad, palette.base
         case Kind.ADMIT | Kind.HIT:
             return palette.good, palette.base
-        case Kind.RESUME | Kind.WAIT | Kind.POOL | Kind.CACHE:
+        case Kind.SWAP_IN | Kind.RESUME | Kind.WAIT | Kind.POOL | Kind.CACHE:
             return palette.warn, palette.base if line.kind is not Kind.WAIT else palette.muted
         case Kind.FINISH:
             return (palette.good if _ended_well(line) else palette.bad), palette.base
         case Kind.NOTE if isinstance(line.event, ev.Note) and line.event.level != "info":
             style = palette.bad if line.event.level == "error" else palette.warn
             return style, style
-        case Kind.PAUSE | Kind.COW:
+        case Kind.PAUSE | Kind.COW | Kind.OPTION | Kind.MOVE | Kind.SKIP:
             return palette.accent, palette.base
         case _:
             return palette.muted, palette.muted

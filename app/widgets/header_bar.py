@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.segment import Segment
@@ -38,8 +38,9 @@ class HeaderBar(Panel):
 
     One row high, both are one line.
 
-    Dropped as it gets narrow, first line: backend, admission, victim, batching, dtype, device, policy, model, vtop;
-    second line: prefix hit rate, preemptions, cap, bar, limit, tok/s, the share in per cent.
+    Dropped as it gets narrow, first line: watermark, budget, seats, backend, admission, victim, batching, dtype,
+    device, policy, preset, model, vtop; second line: prefix hit rate, preemptions, cap, bar, host pool, limit, tok/s,
+    the share in per cent.
     """
 
     DEFAULT_CSS = """
@@ -87,11 +88,11 @@ class HeaderBar(Panel):
         if view.state is None:
             return fields
         meta = view.state.meta
-        config = meta.config
+        options = view.state.options  # as they are now: some change while the engine runs
 
         def option(name: str) -> str:
-            value: Any = config.get(name, "-")
-            return short_id(str(value), view.ascii, 20)
+            value: Any = options.get(name, "-")
+            return short_id(str(value), view.ascii, 28)
 
         def labelled(rank: int, label: str, value: str) -> Field:
             return rank, [(f"{label} ", palette.muted), (value, palette.base)]
@@ -103,11 +104,14 @@ class HeaderBar(Panel):
             (4, [(short_id(meta.device, view.ascii, 16), plain)]),
             (5, [(short_id(meta.dtype, view.ascii, 16), plain)]),
             (9, [(short_id(meta.backend, view.ascii, 16), palette.muted)]),
-            labelled(3, "policy", option("scheduling_policy")),
+            labelled(3, "policy", policy_text(options, view.ascii)),
             labelled(6, "batch", option("batching")),
             labelled(8, "admit", option("admission")),
             labelled(7, "victim", victim),
+            *(labelled(rank, label, value) for rank, label, value in _limits(view.state)),
         ]
+        if options.get("preset", "sensible") != "sensible":
+            fields.insert(2, (3, [("preset ", palette.muted), (option("preset"), palette.accent)]))
         return fields
 
     def _numbers(self, view: View) -> list[Field]:
@@ -128,6 +132,7 @@ class HeaderBar(Panel):
             (1, [(f"{100 * used:.0f}%", level)]),
             (0, [("running ", palette.muted), (count(len(state.running)), palette.good)]),
             (0, [("waiting ", palette.muted), (count(len(state.waiting)), _queue_style(state, palette))]),
+            *self._swapped(state),
             (2, [(rate(speed), palette.base), (" tok/s", palette.muted)]),
             (3, [("limit: ", palette.muted), (limit_text(state.last_step.limit), palette.base)]),
             (
@@ -142,6 +147,17 @@ class HeaderBar(Panel):
             *self._prefix(state),
         ]
 
+    def _swapped(self, state: EngineState) -> list[Field]:
+        """Requests that are swapped out, and how full the host pool is; nothing where there is no host pool."""
+        palette, g = self.palette, self.glyphs
+        total, out = len(state.host_ref_count), len(state.swapped)
+        fields: list[Field] = []
+        if out:
+            fields.append((0, [(f"{g.swap_out} swapped ", palette.muted), (count(out), palette.warn)]))
+        if total and (out or state.totals.swapped_out_blocks):
+            fields.append((6, [("host ", palette.muted), (f"{count(state.host_used)}/{count(total)}", palette.base)]))
+        return fields
+
     def _prefix(self, state: EngineState) -> list[Field]:
         """Share of the prompt tokens that first admissions found in the prefix cache, once any were looked up."""
         palette, looked_up = self.palette, state.totals.looked_up_tokens
@@ -149,6 +165,26 @@ class HeaderBar(Panel):
             return []
         hits = share(state.totals.hit_tokens, looked_up)
         return [(10, [("prefix ", palette.muted), (f"{100 * hits:.0f}%", palette.base)])]
+
+
+def policy_text(options: Mapping[str, Any], ascii: bool) -> str:
+    """The policy, and which priorities go first where that matters."""
+    policy = str(options.get("scheduling_policy", "-"))
+    text = short_id(policy, ascii, 32)
+    if "priority" in policy.split("+") and options.get("priority_order"):
+        text += " (high first)" if options["priority_order"] == "high-first" else " (low first)"
+    return text
+
+
+def _limits(state: EngineState) -> list[tuple[int, str, str]]:
+    """Rank, label and value of the caps, and of the watermark where there is one."""
+    options, step = state.options, state.last_step
+    watermark = options.get("watermark") or 0.0
+    limits = [
+        (10, "seats", str(options.get("max_num_seqs", state.meta.max_num_seqs))),
+        (11, "budget", str(step.budget or state.meta.token_budget)),
+    ]
+    return [*limits, (12, "watermark", f"{100 * watermark:g}%")] if watermark else limits
 
 
 def _queue_style(state: EngineState, palette: Palette) -> Style:

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     """What a line is about; also its glyph in `Glyphs` and what the log can be filtered by."""
 
     PREEMPT = "preempt"
+    SWAP_OUT = "swap_out"
+    SWAP_IN = "swap_in"
     ARRIVE = "arrive"
     ADMIT = "admit"
     RESUME = "resume"
@@ -36,6 +38,16 @@ class Kind(StrEnum):
     FAIL = "fail"
     NOTE = "note"
     PAUSE = "pause"
+    FORK = "fork"
+    SAMPLE = "sample"
+    SKIP = "skip"
+    MOVE = "move"
+    OPTION = "option"
+
+    @property
+    def word(self) -> str:
+        """As it is written in a line."""
+        return self.value.replace("_", "")
 
 
 @dataclass(slots=True)
@@ -51,12 +63,25 @@ class Line:
     steps: int = 1
 
 
+LOUD = (Kind.PREEMPT, Kind.SWAP_OUT)
+"""Lines that must not be missed: a running request lost its place."""
+
 _KINDS: dict[type, Kind] = {
     ev.Arrived: Kind.ARRIVE,
     ev.Refused: Kind.REFUSE,
     ev.Admitted: Kind.ADMIT,
     ev.Waits: Kind.WAIT,
     ev.Preempted: Kind.PREEMPT,
+    ev.SwappedOut: Kind.SWAP_OUT,
+    ev.SwappedIn: Kind.SWAP_IN,
+    ev.Forked: Kind.FORK,
+    ev.SequenceFinished: Kind.SAMPLE,
+    ev.Passed: Kind.SKIP,
+    ev.Promoted: Kind.MOVE,
+    ev.Demoted: Kind.MOVE,
+    ev.Lifted: Kind.MOVE,
+    ev.PrioritySet: Kind.MOVE,
+    ev.Switched: Kind.OPTION,
     ev.Finished: Kind.FINISH,
     ev.StepFailed: Kind.FAIL,
     ev.PoolResized: Kind.POOL,
@@ -73,11 +98,15 @@ _KINDS: dict[type, Kind] = {
 
 
 def together(events: Iterable[ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
-    """The events of a step, its evictions as one, where the first of them was."""
+    """The events of a step, its evictions as one, where the first of them was, and of a request's forks the last."""
     events = list(events)
     evicted = [block for event in events if isinstance(event, ev.Evicted) for block in event.blocks]
+    forked = {event.id: event for event in events if isinstance(event, ev.Forked)}
     for event in events:
-        if not isinstance(event, ev.Evicted):
+        if isinstance(event, ev.Forked):
+            if event is forked[event.id]:
+                yield event
+        elif not isinstance(event, ev.Evicted):
             yield event
         elif evicted:
             yield ev.Evicted(evicted)
@@ -96,6 +125,11 @@ def line_of(event: ev.AnyEvent, step: int, time: float) -> Line | None:
     return Line(kind, step, time, event)
 
 
+def decision(event: ev.AnyEvent, step: int, time: float) -> Line:
+    """The line of a decision about a request; in its history some are told that the log leaves out."""
+    return line_of(event, step, time) or Line(_KINDS.get(type(event), Kind.WAIT), step, time, event)
+
+
 def subject(line: Line) -> str:
     """Id of the request a line is about, or an empty string."""
     return str(getattr(line.event, "id", ""))
@@ -103,8 +137,11 @@ def subject(line: Line) -> str:
 
 def words(line: Line, ascii: bool, width: int = 1000) -> str:
     """The message of a line, worded for so many cells. Everything from outside in it is cleaned."""
-    if isinstance(line.event, ev.Preempted) and width < SHORT_BELOW:
-        return _preempted_short(line.event, ascii, glyphs(ascii), width)
+    if width < SHORT_BELOW:
+        if isinstance(line.event, ev.Preempted):
+            return _preempted_short(line.event, ascii, glyphs(ascii), width)
+        if isinstance(line.event, ev.SwappedOut):
+            return _swapped_out_short(line.event, ascii, glyphs(ascii), width)
     return _WORDS[type(line.event)](line, line.event, ascii, glyphs(ascii))
 
 
@@ -139,14 +176,68 @@ def _waits(line: Line, e: ev.Waits, ascii: bool, g: Glyphs) -> str:
     return f"{short_id(e.id, ascii)}  {reason_text(e.reason, ascii, own=e.id)}"
 
 
+def _skipped(line: Line, e: ev.Skipped, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  got no tokens: {reason_text(e.reason, ascii, own=e.id)}"
+
+
 def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
-    whom = "gave way itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii)}"
-    cause = ", pool resized" if e.cause is ev.PreemptCause.POOL_RESIZED else ""
-    pool = f"pool {e.used_before}/{e.pool} {g.arrow} {e.used_after}/{e.pool}"
     return (
-        f"{short_id(e.id, ascii)} ({whom}): {_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, "
-        f"{ordinal(e.count)} time, {pool}, {e.mode}, rule {e.rule}{cause}"
+        f"{short_id(e.id, ascii)} ({_whom(e, ascii)}): {_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, "
+        f"{ordinal(e.count)} time, {_pool(e, g)}, {e.mode}{_mode_why(e)}, rule {e.rule}{_CAUSES.get(e.cause, '')}"
     )
+
+
+def _swapped_out(line: Line, e: ev.SwappedOut, ascii: bool, g: Glyphs) -> str:
+    return (
+        f"{short_id(e.id, ascii)} ({_whom(e, ascii)}): {_blocks(len(e.pairs))} moved to the host, nothing lost, "
+        f"{ordinal(e.count)} time, {_pool(e, g)}, swap{_mode_why(e)}, rule {e.rule}{_CAUSES.get(e.cause, '')}"
+    )
+
+
+_CAUSES = {
+    ev.PreemptCause.POOL_RESIZED: ", pool resized",
+    ev.PreemptCause.CACHE_RESET: ", cache reset",
+    ev.PreemptCause.MORE_URGENT: ", more urgent",
+}
+
+
+def _whom(e: ev.Preempted | ev.SwappedOut, ascii: bool) -> str:
+    return "gave way itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii)}"
+
+
+def _pool(e: ev.Preempted | ev.SwappedOut, g: Glyphs) -> str:
+    return f"pool {e.used_before}/{e.pool} {g.arrow} {e.used_after}/{e.pool}"
+
+
+def _mode_why(e: ev.Preempted | ev.SwappedOut) -> str:
+    """Why the victim's KV was kept or thrown away, with the estimates that were compared."""
+    swap, recompute = duration(e.swap_seconds), duration(e.recompute_seconds)
+    compared = f"swap {swap}, recompute {recompute}"
+    match e.why:
+        case ev.ModeWhy.CHEAPER:
+            return f" ({compared})" if e.swap_seconds is not None or e.recompute_seconds is not None else ""
+        case ev.ModeWhy.HOST_FULL:
+            return " (host pool full)"
+        case ev.ModeWhy.NOTHING_COMPUTED:
+            return " (nothing to keep)"
+        case _:
+            return ""
+
+
+def _swapped_out_short(e: ev.SwappedOut, ascii: bool, g: Glyphs, width: int) -> str:
+    whom = "itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii, 16)}"
+    first = f"{short_id(e.id, ascii, 16)} ({whom}): {len(e.pairs)} blk to host, {ordinal(e.count)}"
+    why = _mode_why(e).strip(" ()")
+    return _with_rest(first, (why, f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}", e.rule), width)
+
+
+def _with_rest(first: str, rest: tuple[str, ...], width: int) -> str:
+    """More facts while they fit, whole or not at all."""
+    for part in filter(None, rest):
+        if cells(first) + cells(part) + 2 > width:
+            break
+        first += f", {part}"
+    return first
 
 
 def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs, width: int) -> str:
@@ -156,12 +247,8 @@ def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs, width: int) -> str
     first = f"{who}: {e.blocks_freed} blk, {e.tokens_lost} tok lost, {ordinal(e.count)}"
     if cells(first) > width:
         first = f"{who} {e.blocks_freed}blk {e.tokens_lost}tok {ordinal(e.count)}"
-    rest = (f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}", e.mode, e.rule)
-    for part in rest:  # whole or not at all
-        if cells(first) + cells(part) + 2 > width:
-            break
-        first += f", {part}"
-    return first
+    rest = (f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}", e.mode + _mode_why(e), e.rule)
+    return _with_rest(first, rest, width)
 
 
 def _finished(line: Line, e: ev.Finished, ascii: bool, g: Glyphs) -> str:
@@ -178,6 +265,60 @@ def _finished(line: Line, e: ev.Finished, ascii: bool, g: Glyphs) -> str:
     if e.message:
         text += f": {short_id(e.message, ascii, 200)}"
     return text
+
+
+def _swapped_in(line: Line, e: ev.SwappedIn, ascii: bool, g: Glyphs) -> str:
+    mark = f" (+{e.watermark} wm)" if e.watermark else ""
+    return f"{short_id(e.id, ascii)}  {_blocks(len(e.pairs))} back from the host, needed {e.need}, {e.free} free{mark}"
+
+
+def _forked(line: Line, e: ev.Forked, ascii: bool, g: Glyphs) -> str:
+    again = f", in {count(line.steps)} steps" if line.steps > 1 else ""
+    return f"{short_id(e.id, ascii)}  {e.child + 1} samples, {_blocks(len(e.blocks))} shared{again}"
+
+
+def _sample(line: Line, e: ev.SequenceFinished, ascii: bool, g: Glyphs) -> str:
+    text = f"{short_id(e.id, ascii)}  sample {e.seq} ended: {e.reason}, {_tokens(e.output_tokens)}"
+    return text if e.stop_reason is None else f"{text} at {short_id(repr(e.stop_reason), ascii)}"
+
+
+def _passed(line: Line, e: ev.Passed, ascii: bool, g: Glyphs) -> str:
+    heads = ", ".join(short_id(head, ascii) for head in e.heads[:3])
+    more = f" and {len(e.heads) - 3} more" if len(e.heads) > 3 else ""
+    return f"{short_id(e.id, ascii)}  fits and passes {heads}{more}, {e.count} of {e.limit}"
+
+
+_MOVES = {
+    ev.MoveCause.AGING: "it waited so long that it comes before a more important one",
+    ev.MoveCause.STARVED: "it waited too long",
+    ev.MoveCause.QUANTUM: "it used up its quantum",
+    ev.MoveCause.USER: "the policy says so",
+}
+
+
+def _promoted(line: Line, e: ev.Promoted, ascii: bool, g: Glyphs) -> str:
+    what = "aged" if e.cause is ev.MoveCause.AGING else "level"
+    text = f"{short_id(e.id, ascii)}  {what} {e.before:g} {g.arrow} {e.after:g}"
+    return f"{text}: {_MOVES[e.cause]}"
+
+
+def _demoted(line: Line, e: ev.Demoted, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  level {e.before:g} {g.arrow} {e.after:g}: {_MOVES[ev.MoveCause.QUANTUM]}"
+
+
+def _lifted(line: Line, e: ev.Lifted, ascii: bool, g: Glyphs) -> str:
+    return f"group {short_id(e.group, ascii)} is back, its counter {e.before:g} {g.arrow} {e.after:g}"
+
+
+def _priority_set(line: Line, e: ev.PrioritySet, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  priority {e.before} {g.arrow} {e.after}"
+
+
+def _switched(line: Line, e: ev.Switched, ascii: bool, g: Glyphs) -> str:
+    if e.before == e.after and e.option == "scheduling_policy":
+        return f"policy {short_id(str(e.after), ascii, 60)} loaded again"
+    before, after = (short_id("none" if v is None else str(v), ascii, 60) for v in (e.before, e.after))
+    return f"{e.option}: {before} {g.arrow} {after}"
 
 
 def _step_failed(line: Line, e: ev.StepFailed, ascii: bool, g: Glyphs) -> str:
@@ -237,7 +378,18 @@ _WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
     ev.Refused: _refused,
     ev.Admitted: _admitted,
     ev.Waits: _waits,
+    ev.Skipped: _skipped,
     ev.Preempted: _preempted,
+    ev.SwappedOut: _swapped_out,
+    ev.SwappedIn: _swapped_in,
+    ev.Forked: _forked,
+    ev.SequenceFinished: _sample,
+    ev.Passed: _passed,
+    ev.Promoted: _promoted,
+    ev.Demoted: _demoted,
+    ev.Lifted: _lifted,
+    ev.PrioritySet: _priority_set,
+    ev.Switched: _switched,
     ev.Finished: _finished,
     ev.StepFailed: _step_failed,
     ev.PoolResized: _pool_resized,

@@ -15,7 +15,7 @@ from vtop.app.widgets.queue_order import QueueKind
 from vtop.app.widgets.reasons import reason_text, why_waiting
 from vtop.app.widgets.rows import Row
 from vtop.app.widgets.units import duration, share
-from vtop.engine.request import Phase
+from vtop.engine.request import Phase, RequestStatus
 from vtop.engine.state import RequestView
 
 
@@ -29,6 +29,7 @@ class Context:
     now: float
     head: RequestView | None
     free: int  # blocks that can be handed out now
+    swapped: RequestView | None = None  # the one that returns first
 
 
 Draw = Callable[[Row, RequestView, int, int, Context], None]
@@ -95,10 +96,11 @@ def _preemptions(row: Row, request: RequestView, width: int, position: int, cont
 
 def _why(row: Row, request: RequestView, width: int, position: int, context: Context) -> None:
     palette = context.palette
-    head = context.head is None or request is context.head
+    out = request.status is RequestStatus.SWAPPED
+    head = context.swapped if out else context.head
     # Ids inside the reason were cleaned; `field` only cuts.
-    why = why_waiting(request, context.head, context.ascii, free=context.free)
-    row.field(why, palette.warn if head else palette.muted, width)
+    why = why_waiting(request, head, context.ascii, free=context.free)
+    row.field(why, palette.warn if out or head is None or request is head else palette.muted, width)
 
 
 def _held(row: Row, request: RequestView, width: int, position: int, context: Context) -> None:

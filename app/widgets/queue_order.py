@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
+from vtop.engine.order import NO_FAIR
+from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView
 
 QueueKind = Literal["waiting", "running", "finished"]
@@ -14,24 +17,40 @@ HEAP_UP_TO = 200  # a longer start of the queue is cheaper to sort
 
 
 class QueueOrder:
-    """One queue of one state, as it is now. Make a new one when the state has changed."""
+    """One queue of one state, as it is now. Make a new one when the state has changed.
+
+    Swapped requests come before the waiting ones: they return first.
+    """
 
     def __init__(self, state: EngineState, kind: QueueKind) -> None:
         self._state = state
         self._kind = kind
         self._sorted: Sequence[RequestView] | None = None
+        self._key = self._sort_key()
+
+    def _sort_key(self) -> Callable[[RequestView], Any]:
+        state = self._state
+        if self._kind == "waiting" and state.swapped:
+            return lambda r: (r.status is not RequestStatus.SWAPPED, state.order(r))
+        return attrgetter("key") if state.fair_at == NO_FAIR else state.order
 
     @property
-    def _members(self) -> dict[str, RequestView]:
-        return self._state.waiting if self._kind == "waiting" else self._state.running
+    def _members(self) -> Collection[RequestView]:
+        state = self._state
+        if self._kind == "running":
+            return state.running.values()
+        return [*state.swapped.values(), *state.waiting.values()] if state.swapped else state.waiting.values()
 
     def __len__(self) -> int:
-        return len(self._state.finished) if self._kind == "finished" else len(self._members)
+        state = self._state
+        if self._kind == "waiting":
+            return len(state.waiting) + len(state.swapped)
+        return len(state.finished if self._kind == "finished" else state.running)
 
     def _all(self) -> Sequence[RequestView]:
         if self._sorted is None:
             if self._kind == "waiting":
-                self._sorted = self._state.waiting_order()
+                self._sorted = [*self._state.swapped_order(), *self._state.waiting_order()]
             elif self._kind == "running":
                 self._sorted = self._state.running_order()
             else:
@@ -41,7 +60,7 @@ class QueueOrder:
     def window(self, first: int, number: int) -> Sequence[RequestView]:
         """Requests `first` … `first + number - 1` of the queue."""
         if self._sorted is None and self._kind != "finished" and first + number <= HEAP_UP_TO < len(self):
-            start = heapq.nsmallest(first + number, self._members.values(), key=lambda r: r.key)
+            start = heapq.nsmallest(first + number, self._members, key=self._key)
             return start[first:]
         if self._sorted is None and self._kind == "finished":
             return list(islice(reversed(self._state.finished), first, first + number))
@@ -51,8 +70,12 @@ class QueueOrder:
         """Place of a request in the queue."""
         if self._kind == "finished":
             return next((i for i, r in enumerate(reversed(self._state.finished)) if r.id == request_id), None)
-        request = self._members.get(request_id)
-        if request is None:
+        state = self._state
+        found = state.running.get(request_id)
+        if self._kind == "waiting":
+            found = state.waiting.get(request_id) or state.swapped.get(request_id)
+        if found is None:
             return None
-        key = request.key
-        return sum(1 for r in self._members.values() if r.key < key)
+        key_of = self._key
+        key = key_of(found)
+        return sum(1 for r in self._members if key_of(r) < key)

@@ -14,7 +14,7 @@ from vtop.app.view import View
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.queue_columns import GAP, Context, layout
 from vtop.app.widgets.queue_order import QueueKind, QueueOrder
-from vtop.app.widgets.reasons import queue_head, why_waiting
+from vtop.app.widgets.reasons import queue_head, swapped_head, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count
 from vtop.engine.state import EngineState, RequestView
@@ -25,7 +25,7 @@ _EMPTY = {"waiting": "nobody waits", "running": "nothing runs", "finished": "not
 
 
 class QueueTable(ListPanel):
-    """Waiting (next first), running (policy order) or finished requests (latest first).
+    """Waiting (swapped ones, then next first), running (policy order) or finished requests (latest first).
 
     The selection is a request id, `view.selected`: it stays on its request, and while the table has the focus it stays
     on its line of the screen too, so the list never moves under the cursor.
@@ -81,7 +81,8 @@ class QueueTable(ListPanel):
         if state is None:
             return [heading(self.kind.upper(), [], [], width, palette, self.has_focus, view.ascii)]
         order = self._current_order(view, state)
-        head = queue_head(state) if self.kind == "waiting" else None
+        waiting = self.kind == "waiting"
+        head, swapped = (queue_head(state), swapped_head(state)) if waiting else (None, None)
         titles = height >= TITLES_FROM
         self.page = max(1, height - 1 - titles)
         self.total = len(order)
@@ -95,7 +96,7 @@ class QueueTable(ListPanel):
             for column, size in columns:
                 row.field(column.title, palette.muted, size, column.align).gap(palette.base, GAP)
             rows.append(row.done(palette.base))
-        context = Context(palette, self.glyphs, view.ascii, view.now, head, state.free)
+        context = Context(palette, self.glyphs, view.ascii, view.now, head, state.free, swapped)
         chosen = self._chosen(view)
         self._line = None
         for line, request in enumerate(self._shown):
@@ -133,10 +134,12 @@ class QueueTable(ListPanel):
         palette = self.palette
         facts: list[Piece] = [(f"  {count(self.total)}", palette.base)]
         notes: list[Piece] = []
+        if self.kind == "waiting" and state.swapped:
+            facts.append((f" {self.glyphs.swap_out} {count(len(state.swapped))} swapped out", palette.warn))
         if self.kind == "waiting" and head is not None and head.reason is not None and self.top:
             notes.append((why_waiting(head, head, view.ascii, free=state.free), palette.warn))
         elif self.kind == "running" and self.total:
-            notes.append((f"of {state.meta.max_num_seqs} seats", palette.muted))
+            notes.append((f"of {state.options.get('max_num_seqs', state.meta.max_num_seqs)} seats", palette.muted))
         elif self.kind == "finished" and state.totals.refused:
             facts.append((f" {self.glyphs.dot} {count(state.totals.refused)} refused", palette.warn))
         if self.total > self.page:

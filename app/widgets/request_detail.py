@@ -9,7 +9,7 @@ from vtop.app import safe_text
 from vtop.app.glyphs import letter, thin_bar
 from vtop.app.view import View
 from vtop.app.widgets.panel import ListPanel, Rows
-from vtop.app.widgets.reasons import queue_head, short_id, why_waiting
+from vtop.app.widgets.reasons import head_of, host_blocks, short_id, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count, duration, share
 from vtop.engine.request import RequestStatus
@@ -20,6 +20,7 @@ VALUE_CELLS = 14
 PROMPT_ROWS = 5
 TABLE_ROWS = 6
 OUTPUT_ROWS = 6  # at least
+SAMPLE_ROWS = 3
 
 Line = list[Piece]
 
@@ -71,6 +72,10 @@ class RequestDetail(ListPanel):
             lines += self._table(seq, index if len(request.sequences) > 1 else None, view, width)
             lines += self._sharing(seq, state)
         lines += self._prompt(request, view, width)
+        if len(request.sequences) > 1:
+            for index in range(len(request.sequences)):
+                lines += self._sample(request, index, view, width)
+            return lines
         room = max(OUTPUT_ROWS, self.page - len(lines) - 1)
         return lines + self._output(request, view, width, room)
 
@@ -80,9 +85,10 @@ class RequestDetail(ListPanel):
         palette, g = self.palette, self.glyphs
         status, why = request.status.value, ""
         style: Style = palette.good
-        if request.status is RequestStatus.WAITING:
-            head = queue_head(state)
-            style, why = palette.warn, why_waiting(request, head, view.ascii, free=state.free)
+        if request.status in (RequestStatus.WAITING, RequestStatus.SWAPPED):
+            why = why_waiting(request, head_of(state, request), view.ascii, free=state.free)
+            why = why.removeprefix(f"{g.swap_out} swapped out, ")  # as the status says already
+            style = palette.warn
         elif request.status is RequestStatus.FINISHED:
             ended = request.finish_reason in ("stop", "length")
             style = palette.good if ended else palette.bad
@@ -93,7 +99,8 @@ class RequestDetail(ListPanel):
                 why += f": {short_id(request.message, view.ascii, 200)}"
         elif request.phase is not None:
             why = request.phase.value
-        symbol = {RequestStatus.WAITING: g.wait, RequestStatus.RUNNING: g.run}.get(request.status, g.finish)
+        symbols = {RequestStatus.WAITING: g.wait, RequestStatus.RUNNING: g.run, RequestStatus.SWAPPED: g.swap_out}
+        symbol = symbols.get(request.status, g.finish)
         planned = request.planned_output * len(request.sequences)
         done, rest = thin_bar(share(request.output_tokens, planned), max(4, min(24, width // 4)), view.ascii)
         line: Line = [(f" {symbol} {status}", style), (f"  {why}" if why else "", palette.base)]
@@ -110,10 +117,11 @@ class RequestDetail(ListPanel):
         deadline = "-" if request.deadline is None else duration(request.deadline - view.now)
         ended = view.now if request.ended is None else request.ended
         lost = f"{count(request.tokens_lost)} tok"
+        hosted = host_blocks(request)
         values = [
             ("prompt", f"{count(request.prompt_tokens)} tok"),
             ("computed", f"{count(request.computed)} tok"),
-            ("blocks", count(request.num_blocks)),
+            ("blocks", f"{count(hosted)} on host" if hosted else count(request.num_blocks)),
             ("ttft", duration(request.ttft)),
             ("tpot", duration(request.tpot)),
             ("longest gap", duration(request.longest_gap or None)),
@@ -134,7 +142,7 @@ class RequestDetail(ListPanel):
         for y in range(down):
             line: Line = []
             for label, value in values[y::down]:
-                alarming = label in ("preempted", "lost") and request.preemptions > 0
+                alarming = {"preempted": request.preemptions, "lost": request.tokens_lost}.get(label, 0) > 0
                 line.append((f" {label:<{LABEL_CELLS - 1}}", palette.muted))
                 text = safe_text.fit(value, VALUE_CELLS, ascii=view.ascii)
                 line.append((text, palette.bad if alarming else palette.base))
@@ -151,23 +159,25 @@ class RequestDetail(ListPanel):
         """Logical to physical blocks, a ruler of logical numbers at the left; of many rows the first and the last."""
         palette, g = self.palette, self.glyphs
         name = "block table" if index is None else f"block table of sequence {index}"
-        lines = [self._section(name, f"logical {g.arrow} physical, {count(len(seq.blocks))} blocks", width)]
-        if not seq.blocks:
+        blocks = seq.blocks or seq.host_blocks
+        where = "host" if seq.host_blocks else "physical"
+        lines = [self._section(name, f"logical {g.arrow} {where}, {count(len(blocks))} blocks", width)]
+        if not blocks:
             return [*lines, [("  none: it holds no KV", palette.faint)]]
-        size = max(3, len(str(max(seq.blocks[:1024] + seq.blocks[-1024:])))) + 1
-        gutter = len(str(len(seq.blocks))) + 2
+        size = max(3, len(str(max(blocks[:1024] + blocks[-1024:])))) + 1
+        gutter = len(str(len(blocks))) + 2
         across = max(1, (width - gutter - 2) // size)
         across = across - across % 8 if across >= 8 else across
-        starts = list(range(0, len(seq.blocks), across))
+        starts = list(range(0, len(blocks), across))
         if len(starts) > TABLE_ROWS:
             starts = [*starts[: TABLE_ROWS // 2], -1, *starts[-(TABLE_ROWS // 2 - 1) :]]
-        marked = view.selected_block
+        marked = None if seq.host_blocks else view.selected_block
         for start in starts:
             if start < 0:
                 lines.append([(" " * gutter + g.ellipsis, palette.faint)])
                 continue
             line: Line = [(f"{start:>{gutter}} ", palette.faint)]
-            for block in seq.blocks[start : start + across]:
+            for block in blocks[start : start + across]:
                 line.append((f"{block:>{size}}", palette.cursor if block == marked else palette.base))
             lines.append(line)
         return lines
@@ -193,6 +203,20 @@ class RequestDetail(ListPanel):
         if cut:
             lines.append([(f"  {self.glyphs.ellipsis} cut here", self.palette.faint)])
         return lines
+
+    def _sample(self, request: RequestView, index: int, view: View, width: int) -> list[Line]:
+        """The end of the text of one of several samples, and how it ended."""
+        palette = self.palette
+        seq = request.sequences[index]
+        ended = seq.finish_reason or request.finish_reason
+        if seq.finish_reason and seq.stop_reason is not None:
+            ended += f" at {seq.stop_reason!r}"
+        fact = f"{count(len(seq.output_tokens))} tok, {short_id(ended, view.ascii) or 'goes on'}"
+        lines = [self._section(f"sample {index}", fact, width)]
+        shown = safe_text.tail(seq.text, width - 2, SAMPLE_ROWS, ascii=view.ascii)
+        if not shown or not seq.text:
+            return [*lines, [("  nothing yet", palette.faint)]]
+        return lines + [[(f"  {row}", palette.base)] for row in shown]
 
     def _output(self, request: RequestView, view: View, width: int, room: int) -> list[Line]:
         palette = self.palette

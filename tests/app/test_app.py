@@ -85,7 +85,7 @@ async def test_a_footer_click_acts_even_while_typing() -> None:
     [
         ("space", cmd.Pause()),
         ("full_stop", cmd.Step()),
-        ("greater_than_sign", cmd.RunUntil(frozenset({"preempted", "finished", "refused"}))),
+        ("greater_than_sign", cmd.RunUntil(frozenset({"preempted", "swapped-out", "finished", "refused"}))),
         ("minus", cmd.SetSpeed(16.0)),
     ],
 )
@@ -289,7 +289,7 @@ async def test_every_size_is_exactly_filled(size: tuple[int, int]) -> None:
 
 
 async def test_help_names_every_action() -> None:
-    async with running_app(busy_feed(), size=(120, 140)) as (app, pilot, _):
+    async with running_app(busy_feed(), size=(120, 170)) as (app, pilot, _):
         await pilot.press("question_mark")
         await pilot.pause()
         text = screen_text(app)

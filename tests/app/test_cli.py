@@ -71,6 +71,13 @@ def test_config_shows_values_and_origins(capsys: pytest.CaptureFixture[str], mon
     assert lines["block_size"] == ["32", "command", "line"]
     assert lines["seed"] == ["7", "environment"]
     assert lines["model"] == ["tiny", "default"]
+    assert lines["batching"] == ["chunked", "preset", "sensible"]
+    assert lines["max_num_batched_tokens"] == ["512", "preset", "sensible"]
+    assert main(["config", "--preset", "vllm-v0", "--watermark", "0.2"]) == 0
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert lines["batching"] == ["prefill-first", "preset", "vllm-v0"]
+    assert lines["watermark"] == ["0.2", "command", "line"]
+    assert lines["max_num_batched_tokens"][:3] == ["at", "least", "2048"]
 
 
 def test_version_and_models_list(capsys: pytest.CaptureFixture[str]) -> None:

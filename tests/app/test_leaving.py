@@ -12,7 +12,7 @@ import pytest
 
 from vtop_support.pty_program import PtyProgram, stub
 
-RUNNING = b"RUNNING"
+RUNNING = "▶ RUNNING".encode()  # the state; the queue of that name is there before
 VTOP = [sys.executable, "-m", "vtop.app"]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 

@@ -138,7 +138,7 @@ def test_owners_are_put_right_at_the_first_look_and_later() -> None:
     frames, _ = story()
     frames.finish("C")
     state = frames.state
-    assert state.owner[2] == 2  # who took it last
+    assert state.owner[2] == 1  # the last of those who still hold it
     first = Watch()
     first.look(state)
     assert first.owner[2] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.app.widgets.reasons import limit_text, ordinal, queue_head, reason_text, why_waiting
+from vtop.app.widgets.reasons import limit_text, ordinal, queue_head, reason_sentence, reason_text, why_waiting
 from vtop.app.widgets.units import count, duration, rate, share
 from vtop.engine import events as ev
 
@@ -20,11 +20,19 @@ from .frames import Frames
         (ev.NeedsBudget(64, 3, 512), "needs 64 tok, 3 of 512 left in step"),
         (ev.NeedsSeat(64), "all 64 seats taken"),
         (ev.AfterPreemption("B\x1b"), "after preempting B␛"),
+        (ev.SwappedFirst("B\x1b"), "swapped out B␛ returns first"),
         (ev.DecodesFirst(4), "decodes first, after 4 prompt steps"),
     ],
 )
 def test_reasons(reason: ev.WaitReason, text: str) -> None:
     assert reason_text(reason) == text
+
+
+def test_a_sentence_adds_up() -> None:
+    assert reason_sentence(ev.NeedsBlocks(12, 5), 5) == "needs 12 blocks; 5 free, 7 short"
+    whole = "needs 12 blocks + 3 that running ones grow by + 2 left as watermark = 17; 20 free now"
+    assert reason_sentence(ev.NeedsBlocks(12, 5, 2, 3), 20) == whole
+    assert reason_sentence(ev.NeedsSeat(4), 20) == "all 4 seats taken"
 
 
 def test_live_numbers_and_the_victim_itself() -> None:
