@@ -55,6 +55,7 @@ async def test_typing_a_prompt_and_enter_injects_it() -> None:
 
 
 async def test_letters_in_the_prompt_are_only_letters() -> None:
+    """T023: no shortcut fires while typing."""
     text = "queue spa p q ? 123456 xXiItTmMzFyShr.>+-"
     async with running_app(busy_feed()) as (app, pilot, feed):
         await pilot.press("p")

@@ -1,4 +1,7 @@
-"""Every way out: the terminal is as it was, nothing hangs, the exit code says how it ended."""
+"""Every way out: the terminal is as it was, nothing hangs, the exit code says how it ended.
+
+Field cases T001 (signals and crashes), T002 (the window is closed), T004 (a long step, loading), T010 (quick ends).
+"""
 
 from __future__ import annotations
 

@@ -202,6 +202,7 @@ def test_a_theme_needs_a_colour() -> None:
 
 
 def test_stray_output_goes_to_the_log_and_streams_come_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """T012: prints, warnings, handlers made before, and raw writes."""
     path = tmp_path / "log"
     before = (sys.stdout, sys.stderr)
     with StrayOutput(path) as stray:

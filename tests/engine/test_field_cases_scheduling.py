@@ -143,6 +143,21 @@ def test_all_seats_are_used_while_others_wait() -> None:
         assert len(engine.ran()) == 4
 
 
+def test_aborted_swapped_requests_leave_their_seats() -> None:
+    """E012: three held ones are aborted while swapped out or running; a fourth runs in the next step."""
+    engine = AuditedEngine(6, max_num_seqs=3, preemption_mode="swap", num_host_blocks_override=20)
+    for name in "abc":
+        engine.add(name, 7, 30)
+    while not engine.state.swapped:
+        engine.step()
+    assert len(engine.state.swapped) + len(engine.state.running) + len(engine.state.waiting) == 3
+    engine.engine.abort_request(["a", "b", "c"])
+    engine.add("d", 4, 4)
+    engine.step()
+    assert list(engine.state.running) == ["d"] and engine.engine._scheduler.running.seats == 1
+    assert engine.state.host_used == 0
+
+
 # --- thrash --------------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +440,12 @@ def test_every_end_id_ends(ignore: bool, count: int, reason: str) -> None:
     assert engine.state.find("A").stop_reason == (None if ignore else 7)  # type: ignore[union-attr]
 
 
+def test_stop_strings_without_text_are_refused() -> None:
+    """E105: never silently ignored."""
+    with pytest.raises(BadValue, match="detokenize"):
+        SamplingParams(stop=(".",), detokenize=False)
+
+
 # --- request-identity ----------------------------------------------------------------------------------------------
 
 
@@ -483,3 +504,16 @@ def test_counts_add_up() -> None:
     totals = engine.state.totals
     assert totals.finished == {"length": 6, "abort": 3} and (totals.arrived, totals.refused) == (9, 1)
     assert sum(v.ttft is not None for v in engine.state.finished) == 6
+
+
+def test_the_numbers_of_a_frame_agree() -> None:
+    """E115: used + free = total in each pool, separately, after every Frame; never above 100 %."""
+    engine = AuditedEngine(8, preemption_mode="swap", num_host_blocks_override=16)
+    for i in range(4):
+        engine.add(f"r{i}", 8, 16)
+    while engine.engine.has_unfinished_requests():
+        engine.step()
+        state = engine.state
+        assert state.used + state.free == state.num_blocks and 0 <= state.cached <= state.free
+        assert 0 <= state.host_used <= len(state.host_ref_count)
+    assert engine.state.totals.swapped_out_blocks > 0

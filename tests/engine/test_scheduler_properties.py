@@ -118,6 +118,7 @@ def drive(options: dict[str, Any], actions: list[tuple[str, int, int]]) -> None:
 
 
 def step_checked(engine: AuditedEngine) -> None:
+    """One step: within the budget, no entry without work, nobody left out without a reason (E020, E021, E025)."""
     alive = engine.engine.get_num_unfinished_requests()
     running_before = {r.id for r in engine.state.running.values()}
     frame = engine.step()
