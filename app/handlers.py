@@ -94,6 +94,9 @@ class Handlers:
 
         self.app.push_screen(option_form(state.options), done)
 
+    def reset_cache(self) -> None:
+        self.app.feed.send(cmd.ResetPrefixCache())
+
     def reload_policy(self) -> None:
         state = self.app.pump.live
         assert state is not None

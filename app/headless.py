@@ -55,7 +55,7 @@ def drive(engine: Any, app_config: AppConfig, work: Work, *, as_json: bool, seed
     params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
     try:
         with _interruptible() as interrupted:
-            _add_all(engine, work, params, seed)
+            _add_all(engine, work, params, seed, app_config.cache_salt)
             stopped = _step_all(engine, work, app_config.speed, interrupted)
             engine.flush()
     finally:
@@ -86,10 +86,10 @@ def _recorder(engine: Any, path: Path | None) -> Any:
     return recorder
 
 
-def _add_all(engine: Any, work: Work, params: SamplingParams, seed: int) -> None:
+def _add_all(engine: Any, work: Work, params: SamplingParams, seed: int, cache_salt: str) -> None:
     for request_id, prompt in work.all_prompts(seed):
         try:
-            engine.add_request(request_id, prompt, params)
+            engine.add_request(request_id, prompt, params, cache_salt=cache_salt)
         except BadValue:
             continue  # told as a Refused event, and shown with the summary
 

@@ -38,8 +38,9 @@ class Burst:
 class Injector:
     """Numbers requests r1, r2, … and bursts b1-1, b1-2, …"""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, cache_salt: str = "") -> None:
         self.params = params
+        self._salt = cache_salt
         self._requests = 0
         self._bursts = 0
 
@@ -50,7 +51,7 @@ class Injector:
 
     def typed(self, prompt: str) -> AddRequest:
         """One request with the default parameters."""
-        return AddRequest(self._next_id(), prompt, self.params)
+        return AddRequest(self._next_id(), prompt, self.params, cache_salt=self._salt)
 
     def wanted(self, wanted: Wanted) -> Iterator[AddRequest]:
         """`count` requests; with a seed each gets its own, so that they differ but can be repeated."""
@@ -58,14 +59,16 @@ class Injector:
             params = wanted.params
             if params.seed is not None and index:
                 params = replace(params, seed=params.seed + index)
-            yield AddRequest(self._next_id(), wanted.prompt, params, wanted.priority, wanted.group)
+            name = self._next_id()
+            yield AddRequest(name, wanted.prompt, params, wanted.priority, wanted.group, cache_salt=self._salt)
 
     def burst(self, burst: Burst) -> Iterator[AddRequest]:
         """The requests of a burst."""
         self._bursts += 1
         prompts = burst_prompts(burst.lengths, burst.count, burst.seed, burst.mean)
         for index, prompt in enumerate(prompts, 1):
-            yield AddRequest(f"b{self._bursts}-{index}", prompt, burst.params, 0, burst.group)
+            name = f"b{self._bursts}-{index}"
+            yield AddRequest(name, prompt, burst.params, 0, burst.group, cache_salt=self._salt)
 
     def _next_id(self) -> str:
         self._requests += 1

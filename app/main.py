@@ -73,7 +73,7 @@ class VtopApp(App[None]):
         self.overview = OverviewScreen(self.key_bar, model, self.config.ascii)
         self.pump = Pump(feed, self.view, self.overview.log_frame)
         params = SamplingParams(max_tokens=self.config.max_tokens, temperature=self.config.temperature)
-        self.injector = Injector(params)
+        self.injector = Injector(params, self.config.cache_salt)
         self.handlers = Handlers(self)
         self.troubles = Troubles(self, stray)
         self.cap = self.config.speed

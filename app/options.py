@@ -29,6 +29,7 @@ class AppConfig:
     paused: bool = _option(False, "start with the engine paused")
     max_tokens: int = _option(128, "output tokens of a request that names none")
     temperature: float = _option(0.7, "sampling temperature of a request that names none; 0 is greedy")
+    cache_salt: str = _option("", "requests share cached blocks only with those of the same salt")
 
     def __post_init__(self) -> None:
         if not 1 <= self.fps <= 60:

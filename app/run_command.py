@@ -78,7 +78,7 @@ def run_command(settings: Settings, arguments: RunArguments) -> int:
         )
         params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
         for request_id, prompt in work.all_prompts(engine_config.seed):
-            feed.send(AddRequest(request_id, prompt, params))
+            feed.send(AddRequest(request_id, prompt, params, cache_salt=app_config.cache_salt))
         return feed
 
     injected = (len(work.prompts), 1 if work.burst else 0)

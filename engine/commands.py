@@ -17,6 +17,7 @@ class AddRequest:
     priority: int = 0
     group: str = "default"
     timeout: float | None = None
+    cache_salt: str = ""
     expected_tokens: int | None = None  # output tokens, as far as the sender knows
 
 
@@ -86,8 +87,14 @@ class ReloadPolicy:
     """Load the file of a user's policy again; a bad one is told and the old one stays."""
 
 
+@dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    """Forget all cached content; blocks in use stay with their holders."""
+
+
 Command = (
     AddRequest
+    | ResetPrefixCache
     | AbortRequest
     | Pause
     | Resume

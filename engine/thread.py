@@ -285,6 +285,7 @@ class EngineThread:
                     priority=command.priority,
                     group=command.group,
                     timeout=command.timeout,
+                    cache_salt=command.cache_salt,
                     expected_tokens=command.expected_tokens,
                 )
             case cmd.AbortRequest(request_id):
@@ -308,6 +309,8 @@ class EngineThread:
                 self._interval = 1.0 / steps_per_second if steps_per_second else 0.0
                 self._next_step = 0.0
                 engine.note(ev.SpeedSet(steps_per_second))
+            case cmd.ResetPrefixCache():
+                engine.reset_prefix_cache()
             case cmd.ResizePool(num_blocks):
                 engine.resize_pool(num_blocks)
             case cmd.SetOption(name, value):

@@ -49,9 +49,13 @@ def test_duration_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sigint_gives_the_summary_so_far_and_130(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ToyEngine(40, before_step=lambda n: time.sleep(0.005))
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
     before = signal.getsignal(signal.SIGINT)
-    assert drive(engine, AppConfig(max_tokens=100_000), Work(["a b"]), as_json=False) == 130
+    try:
+        assert drive(engine, AppConfig(max_tokens=100_000), Work(["a b"]), as_json=False) == 130
+    finally:
+        interrupt.cancel()  # it is meant for the run, not for the tests after it
     assert signal.getsignal(signal.SIGINT) is before
     assert "interrupted" in capsys.readouterr().out
 

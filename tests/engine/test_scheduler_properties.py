@@ -63,6 +63,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("resize"), st.integers(1, 16), st.just(0)),
         st.tuples(st.just("timeout"), st.integers(1, 12), st.integers(1, 5)),
         st.tuples(st.just("switch"), st.integers(0, len(SWITCHES) - 1), st.just(0)),
+        st.tuples(st.just("fault"), st.just(0), st.just(0)),
         st.tuples(st.just("priority"), st.integers(0, 30), st.integers(-3, 3)),
     ),
     max_size=40,
@@ -94,6 +95,8 @@ def drive(options: dict[str, Any], actions: list[tuple[str, int, int]]) -> None:
             engine.engine.resize_pool(a)
         elif action == "switch":
             engine.engine.set_option(*SWITCHES[a])
+        elif action == "fault":  # I9: the next step's executor raises; its batch ends, everybody else goes on
+            engine.executor.fail_at.add(engine.executor.calls + 1)  # type: ignore[attr-defined]
         elif action == "priority":
             engine.engine.set_priority(f"r{a}", b)
         else:

@@ -228,6 +228,19 @@ def test_abort_in_the_step_of_the_end_twice_and_of_the_unknown(start: Start) -> 
     assert running.state.used == 0 and running.thread.status.state is not ThreadState.FAILED
 
 
+def test_salts_and_the_reset_of_the_cache_arrive(start: Start) -> None:
+    running = start()
+    params = SamplingParams(temperature=0, max_tokens=2)
+    for name, salt in (("a", "x"), ("b", "y"), ("c", "x")):
+        running.thread.send(cmd.AddRequest(name, (*PROMPT, *PROMPT), params, cache_salt=salt))
+        running.until(lambda name=name: running.state.find(name) is not None and not running.state.requests)
+    running.thread.send(cmd.ResetPrefixCache())
+    running.thread.send(cmd.AddRequest("d", (*PROMPT, *PROMPT), params, cache_salt="x"))
+    running.until(lambda: len(running.state.finished) == 4)
+    found = {e.id: e.hit for f in running.frames for e in f.events if isinstance(e, ev.PrefixLookup)}
+    assert found == {"a": 0, "b": 0, "c": 7, "d": 0}
+
+
 def test_a_thousand_random_commands_at_full_speed(start: Start) -> None:
     """T008: never stuck."""
     running = start(num_blocks=12)

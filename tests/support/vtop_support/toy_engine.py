@@ -119,6 +119,7 @@ class ToyEngine:
         group: str = "default",
         timeout: float | None = None,
         expected_tokens: int | None = None,
+        cache_salt: str = "",
     ) -> None:
         params = params or SamplingParams()
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
