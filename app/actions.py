@@ -115,7 +115,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("option", ("o",), "Set options of the scheduler",
            "Policy, victim rule, caps and more, while requests run; nobody loses anything", Group.ENGINE, _engine,
            "options"),
-    Action("reset-cache", (), "Forget cached blocks",
+    Action("reset-cache", ("C",), "Forget cached blocks",
            "Nothing can be hit until it is written again; requests keep theirs", Group.ENGINE, _engine),
     Action("reload-policy", ("R",), "Load your policy again",
            "Reads FILE.py of your own policy again; a bad one is told and the old one stays", Group.ENGINE, _engine),

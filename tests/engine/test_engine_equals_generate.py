@@ -235,6 +235,44 @@ def test_tiny_equals_generate() -> None:
     assert_real_model_equals_generate("tiny", 70, block_size=8, pool=20)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batching", ["chunked", "prefill-first"])
+@pytest.mark.parametrize("mode", ["recompute", "swap", "hybrid"])
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair", "deadline", "sjf", "mlfq", "priority+fair+fcfs"])
+def test_tiny_equals_generate_under_everything(
+    tiny_reference: tuple[LoadedModel, list[list[int]], list[list[int]]], policy: str, mode: str, batching: str
+) -> None:
+    """I4 for every policy, mode and way of batching, on the bundled model."""
+    loaded, prompts, expected = tiny_reference
+    executor = TorchExecutor(loaded, 20, 8, num_host_blocks=30)
+    engine = AuditedEngine(
+        20,
+        executor=executor,
+        block_size=8,
+        scheduling_policy=policy,
+        preemption_mode=mode,
+        batching=batching,
+        max_num_batched_tokens=64,
+        max_model_len=loaded.spec.max_model_len,
+    )
+    for i, prompt in enumerate(prompts):
+        engine.add(f"r{i}", prompt, 60, ignore_eos=True, priority=i % 3, group=f"g{i % 2}", timeout=9999.0 - i)
+    engine.run()
+    assert engine.state.totals.preemptions > 0
+    assert [engine.output(f"r{i}") for i in range(len(prompts))] == expected
+
+
+@pytest.fixture(scope="module")
+def tiny_reference() -> tuple[LoadedModel, list[list[int]], list[list[int]]]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = resolve("tiny").location
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompts = [tokenizer(text).input_ids for text in REAL_PROMPTS]
+    return loaded_model(model), prompts, [reference(model, prompt, 60) for prompt in prompts]
+
+
 def test_smollm2_equals_generate() -> None:
     assert_real_model_equals_generate(str(smollm2_path()), 40, block_size=8, pool=13)
 
