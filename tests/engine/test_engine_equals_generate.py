@@ -270,7 +270,8 @@ def tiny_reference() -> tuple[LoadedModel, list[list[int]], list[list[int]]]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     prompts = [tokenizer(text).input_ids for text in REAL_PROMPTS]
-    return loaded_model(model), prompts, [reference(model, prompt, 60) for prompt in prompts]
+    expected = [reference(model, prompt, 60) for prompt in prompts]
+    return loaded_model(model), prompts, expected
 
 
 def test_smollm2_equals_generate() -> None:
