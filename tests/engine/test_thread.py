@@ -110,7 +110,7 @@ def test_speed_caps_steps(start: Start) -> None:
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_idle_or_paused_takes_no_cpu(start: Start, paused: bool) -> None:
-    """E118: at most 2 % of a core, and a request added after the pause starts within 20 ms (here: 500, shared machines)."""
+    """E118: at most 2 % of a core; a request added afterwards starts within 20 ms (here 500: shared machines)."""
     running = start(paused=paused)
     if paused:
         running.add("a", 1000)
