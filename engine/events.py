@@ -377,7 +377,7 @@ class Tokens(Event, frozen=True, tag="tokens"):
 
 
 class Finished(Event, frozen=True, tag="finished"):
-    """A request left the engine, from whatever queue. `text` is what the detokenizer still held back.
+    """A request left the engine, from whatever queue. `text` is what the detokenizer still held back of sequence `seq`.
 
     `stop_reason` is the stop string or end token; `message` says more for failed, timeout and capacity.
     """
@@ -388,6 +388,7 @@ class Finished(Event, frozen=True, tag="finished"):
     text: str = ""
     stop_reason: str | int | None = None
     message: str = ""
+    seq: int = 0
 
 
 class SequenceFinished(Event, frozen=True, tag="sequence-finished"):

@@ -83,6 +83,7 @@ class SchedulerCore(SchedulerState):
                 text=self._outputs.close(request),
                 stop_reason=stop_reason,
                 message=message,
+                seq=next((seq.index for seq in request.sequences if not seq.ended), 0),
             )
         )
 
@@ -181,10 +182,10 @@ class SchedulerCore(SchedulerState):
     ) -> None:
         """One sequence has all its tokens; with the last one of a request the request ends."""
         request = seq.request
-        seq.ended = True
-        if all(other.ended for other in request.sequences):
+        if all(other.ended or other is seq for other in request.sequences):
             self.finish(request, reason, stop_reason=stop_reason, message=message)
             return
+        seq.ended = True
         self._tell_freed(seq, self.blocks.free(seq))
         self.blocks.host.drop(seq)
         self.blocks.forget_sequence(seq)

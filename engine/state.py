@@ -413,7 +413,7 @@ class EngineState:
             for seq in view.sequences:
                 self._free_host(seq)
         if e.text:
-            view.sequences[0].text_parts.append(e.text)
+            view.sequences[e.seq].text_parts.append(e.text)
         view.status = RequestStatus.FINISHED
         view.finish_reason, view.stop_reason, view.message = e.reason, e.stop_reason, e.message
         view.ended = self.time

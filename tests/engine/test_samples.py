@@ -138,3 +138,27 @@ def test_seats_count_samples() -> None:
     assert list(engine.state.running) == ["a"] and list(engine.state.waiting) == ["b"]
     engine.run()
     assert_samples(engine, "b", prompt(50, 6), 8, 2)
+
+
+class Letters:
+    """A tokenizer of one letter per token, so that a stop string can be half there at the end."""
+
+    is_fast = False
+    all_special_ids: tuple[int, ...] = ()
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(chr(97 + token % 26) for token in ids)
+
+
+def test_text_held_back_at_the_end_belongs_to_its_own_sample() -> None:
+    """The sample that ends last ends the request; what was held back of it is its own, on the screen too."""
+    tokens = prompt(10, 6)
+    letters = [Letters().decode(expected_output(tokens, 8, index)) for index in range(3)]
+    engine = AuditedEngine(32, tokenizer=Letters())
+    # a stop string that begins with the last letter of the sample that ends last, and never comes
+    engine.add("a", tokens, 8, n=3, stop=(letters[2][-1] + "???",), **SAMPLES)
+    engine.run()
+    view = engine.state.find("a")
+    assert view is not None
+    assert [seq.text for seq in view.sequences] == letters
+    assert [sample.text for sample in engine.outputs["a"].outputs] == letters
