@@ -78,7 +78,7 @@ class Action:
         return self.short_now(now) if self.short_now is not None else self.short
 
 
-PANELS: tuple[str, ...] = ("map", "running", "waiting", "finished", "events", "charts")
+PANELS: tuple[str, ...] = ("map", "running", "waiting", "finished", "events", "charts", "host")
 """Panels by number: key 1 is the first."""
 
 _PANEL_TITLES = {
@@ -88,6 +88,7 @@ _PANEL_TITLES = {
     "finished": "finished requests",
     "events": "event log",
     "charts": "charts",
+    "host": "map of the host pool",
 }
 
 ACTIONS: tuple[Action, ...] = (

@@ -21,6 +21,8 @@ class Glyphs:
     kept: str  # held, and its content can be hit
     others: str  # after an owner's letter: and others
     copied: str  # a fresh copy on write
+    to_host: str  # a block that was just swapped out, at both ends
+    from_host: str
     fill: str
     bar_full: str
     bar: str
@@ -63,24 +65,27 @@ class Glyphs:
     skip: str
     move: str
     option: str
+    miss: str
 
 
 UNICODE: Final = Glyphs(
-    free="·", used="■", open="◧", shared="▣", freed="○", cached="◇", kept="°", others="+", copied="↳", fill="▁▂▃▄▅▆▇█",
+    free="·", used="■", open="◧", shared="▣", freed="○", cached="◇", kept="°", others="+", copied="↳",
+    to_host="↓", from_host="↑", fill="▁▂▃▄▅▆▇█",
     bar_full="█", bar="▏▎▍▌▋▊▉", line="━", line_half="╸", rule="─", ellipsis="…", arrow="→", times="×", dash="–",
     dot="·", marker="▌", cursor="◂", scroll="│", thumb="┃", preempt="▼", swap_out="⇄", swap_in="⇆", arrive="+",
     admit="▸", resume="▹", refuse="⊘",
     finish="✓", wait="◦", pool="◫", hit="◇", evict="⊖", cow="↳", cache="∅", fail="✗", note="›", pause="‖", run="▶",
-    idle="○", load="◌", stall="▲", upto="–", fork="⋔", sample="✓", skip="»", move="↕", option="≡",
+    idle="○", load="◌", stall="▲", upto="–", fork="⋔", sample="✓", skip="»", move="↕", option="≡", miss="◷",
 )  # fmt: skip
 
 ASCII: Final = Glyphs(
-    free=".", used="#", open="+", shared="%", freed="o", cached=":", kept="'", others="+", copied="^", fill="12345678",
+    free=".", used="#", open="+", shared="%", freed="o", cached=":", kept="'", others="+", copied='"',
+    to_host="v", from_host="^", fill="12345678",
     bar_full="#", bar="       ", line="=", line_half="-", rule="-", ellipsis="..", arrow="->", times="x", dash="-",
     dot="|", marker=">", cursor="<", scroll="|", thumb="#", preempt="!", swap_out="S", swap_in="s", arrive="+",
     admit=">", resume="}", refuse="/",
-    finish="*", wait="~", pool="=", hit=":", evict="x", cow="^", cache="0", fail="X", note="-", pause="=", run=">",
-    idle="o", load="~", stall="!", upto="-", fork="Y", sample="*", skip=")", move="&", option="@",
+    finish="*", wait="~", pool="=", hit=":", evict="x", cow='"', cache="0", fail="X", note="-", pause="=", run=">",
+    idle="o", load="~", stall="!", upto="-", fork="Y", sample="*", skip=")", move="&", option="@", miss="%",
 )  # fmt: skip
 
 

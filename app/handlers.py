@@ -13,6 +13,7 @@ from vtop.app.screens.dialogs import burst_form, inject_form, priority_form, res
 from vtop.app.screens.help import HelpScreen
 from vtop.app.screens.option_form import option_form
 from vtop.app.view import COLOURINGS
+from vtop.app.widgets.host_map import HostMap
 from vtop.engine import commands as cmd
 from vtop.engine.policy_spec import FILE_MARK
 
@@ -187,6 +188,9 @@ class Handlers:
         self.app.touch()
 
     def panel(self, name: str) -> None:
+        if name == "host" and not HostMap.has_content(self.app.view):
+            self.app.say("host pool: nothing was swapped out to it yet")
+            return
         self.app.overview.toggle(name)
         self.app.touch()
 

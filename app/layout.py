@@ -1,7 +1,7 @@
 """Which panels the overview shows at a size, where, and how tall. Pure arithmetic, so testable at any size.
 
-When there is too little room, panels leave in this order: charts, finished, events, waiting, running, map. A panel that
-the person asked for by its key leaves last.
+When there is too little room, panels leave in this order: charts, finished, events, host map, waiting, running, map. A
+panel that the person asked for by its key leaves last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 MIN_WIDTH, MIN_HEIGHT = 60, 16
-HIDE_ORDER = ("charts", "finished", "events", "waiting", "running", "map")
+HIDE_ORDER = ("charts", "finished", "events", "host", "waiting", "running", "map")
 _CHROME = 4  # header, step strip, prompt bar, footer; a taller header is taken off by the caller
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -48,6 +48,7 @@ class Layout:
 
 _SIZES = {
     "map": Size(5, 7),
+    "host": Size(4, 3, 14),
     "running": Size(4, 5),
     "waiting": Size(4, 4),
     "finished": Size(4, 3),
@@ -56,9 +57,9 @@ _SIZES = {
 }
 
 # Per class of width: columns, each a share of the width and its panels from top to bottom.
-_NARROW = ((1, ("map", "running", "waiting", "finished", "events", "charts")),)
-_MEDIUM = ((9, ("map", "charts", "events")), (11, ("running", "waiting", "finished")))
-_WIDE = ((8, ("map", "charts")), (8, ("running", "waiting", "finished")), (6, ("events",)))
+_NARROW = ((1, ("map", "host", "running", "waiting", "finished", "events", "charts")),)
+_MEDIUM = ((9, ("map", "host", "charts", "events")), (11, ("running", "waiting", "finished")))
+_WIDE = ((8, ("map", "host", "charts")), (8, ("running", "waiting", "finished")), (6, ("events",)))
 
 
 def plan(

@@ -33,7 +33,9 @@ from vtop.app.themes import Themes, load_themes
 from vtop.app.troubles import Troubles
 from vtop.app.view import View
 from vtop.app.widgets.block_map import BlockMap
+from vtop.app.widgets.block_pools import HOST
 from vtop.app.widgets.event_log import EventLog
+from vtop.app.widgets.host_map import HostMap
 from vtop.app.widgets.queue_table import QueueTable
 from vtop.engine.request import SamplingParams
 
@@ -215,6 +217,11 @@ class VtopApp(App[None]):
         if block is not None and self.view.state is not None:
             holder = next((request.id for request, _, _ in self.view.state.holders(block)), None)
         self.select(holder, block)
+
+    def on_host_map_picked(self, message: HostMap.Picked) -> None:
+        state = self.view.state
+        if state is not None and message.block is not None:
+            self.select(next((request.id for request, _, _ in HOST.holders(state, message.block)), None))
 
     def on_queue_table_selected(self, message: QueueTable.Selected) -> None:
         self.select(message.request_id)

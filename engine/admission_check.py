@@ -44,8 +44,9 @@ def check_request(
     group: object,
     timeout: object,
     expected_tokens: object = None,
+    deadline: object = None,
 ) -> None:
-    """Raise BadValue unless id, priority, group, time-out and expected length can be used."""
+    """Raise BadValue unless id, priority, group, time-out, expected length and deadline can be used."""
     if not isinstance(request_id, str) or not request_id:
         raise BadValue("request_id", request_id, "give a non-empty string")
     if request_id in alive:
@@ -54,8 +55,9 @@ def check_request(
         check_priority(priority)
     if not isinstance(group, str) or not group:
         raise BadValue("group", group, "give a non-empty name")
-    if timeout is not None and (not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0):
-        raise BadValue("timeout", timeout, "give seconds above 0, or None for no limit")
+    for name, value in (("timeout", timeout), ("deadline", deadline)):
+        if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0):
+            raise BadValue(name, value, "give seconds above 0, or None for no limit")
     if expected_tokens is not None and (
         not isinstance(expected_tokens, int) or isinstance(expected_tokens, bool) or expected_tokens < 1
     ):
@@ -74,6 +76,19 @@ def check_queue(waiting: int, config: EngineConfig) -> None:
     if most is not None and waiting >= most:
         remedy = f"{waiting} wait already; come back later, or raise it"
         raise Refusal(ev.RefusalCode.QUEUE_FULL, "max_waiting", most, remedy, need=waiting + 1, capacity=most)
+
+
+def check_predicted(waiting: int, rate: float, config: EngineConfig) -> None:
+    """Raise Refusal when `waiting` prompt tokens take longer than max_predicted_ttft at `rate` tokens per second."""
+    most = config.max_predicted_ttft
+    if most is None or rate <= 0:
+        return
+    predicted = waiting / rate
+    if predicted > most:
+        remedy = (
+            f"{waiting} prompt tokens take {predicted:.3g} s at {rate:.0f} per second; come back later, or raise it"
+        )
+        raise Refusal(ev.RefusalCode.PREDICTED_TTFT, "max_predicted_ttft", most, remedy, need=waiting)
 
 
 def check_samples(params: SamplingParams, config: EngineConfig) -> None:

@@ -29,7 +29,9 @@ class BlockPool:
         self._cached = BlockList(total)
         for block in range(total):
             self._free.push_back(block)
-        self._evicted: list[tuple[int, BlockKey]] = []
+        self._evicted: list[tuple[int, BlockKey, float]] = []
+        self.now = 0.0  # engine time, as the scheduler says; only to tell when content was used last
+        self._last_used = [0.0] * total
 
     @property
     def total(self) -> int:
@@ -102,6 +104,7 @@ class BlockPool:
         for block in blocks:
             ref[block] -= 1
             if ref[block] == 0:
+                self._last_used[block] = self.now
                 (self._cached if block in self.index else self._free).push_back(block)
 
     def put(self, block: int, key: BlockKey) -> None:
@@ -119,8 +122,8 @@ class BlockPool:
             self._free.push_back(self._cached.pop_front())
         return forgotten
 
-    def take_evicted(self) -> list[tuple[int, BlockKey]]:
-        """Blocks whose content was evicted since the last call, with what they held."""
+    def take_evicted(self) -> list[tuple[int, BlockKey, float]]:
+        """Blocks whose content was evicted since the last call, with what they held and when they were held last."""
         taken, self._evicted = self._evicted, []
         return taken
 
@@ -137,6 +140,7 @@ class BlockPool:
                 self._evict(block)
         free, cached = list(self._free), list(self._cached)
         self._ref = self._ref[:total] + [0] * (total - old)
+        self._last_used = self._last_used[:total] + [0.0] * (total - old)
         self._free, self._cached = BlockList(total), BlockList(total)
         for block in [*free, *range(old, total)]:
             if block < total:
@@ -165,4 +169,4 @@ class BlockPool:
     def _evict(self, block: int) -> None:
         key = self.index.drop(block)
         if key is not None:
-            self._evicted.append((block, key))
+            self._evicted.append((block, key, self._last_used[block]))

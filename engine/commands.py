@@ -9,7 +9,7 @@ from vtop.engine.request import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """Queue a request. `prompt` is text or token ids; `timeout` is in seconds from now."""
+    """Queue a request. `prompt` is text or token ids; `timeout` and `deadline` are in seconds from now."""
 
     request_id: str
     prompt: str | tuple[int, ...]
@@ -19,6 +19,7 @@ class AddRequest:
     timeout: float | None = None
     cache_salt: str = ""
     expected_tokens: int | None = None  # output tokens, as far as the sender knows
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

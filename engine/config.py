@@ -10,7 +10,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.policy_spec import parse_spec, parse_weights
 
 Batching = Literal["chunked", "prefill-first"]
-Admission = Literal["reserve-full-prompt", "first-chunk"]
+Admission = Literal["reserve-full-prompt", "first-chunk", "reserve-worst-case"]
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 Preset = Literal["sensible", "vllm-v0", "vllm-v1"]
@@ -92,7 +92,9 @@ class EngineConfig:
     )
     max_prefill_steps: int = _option(3, "prefill-first: prompt steps in a row while decodes wait; 0 is no bound")
     admission: Admission = _option(
-        "reserve-full-prompt", "admit when the whole prompt fits in free blocks, or when its first chunk does"
+        "reserve-full-prompt",
+        "admit when the whole prompt fits in free blocks, when its first chunk does, or when nobody that runs can run "
+        "out of blocks whatever it generates",
     )
     watermark: float = _option(
         None, "share of the pool that admission leaves free while something runs (default: 0; vllm-v0: 0.01)"
@@ -114,6 +116,9 @@ class EngineConfig:
     preempt_for_waiting: bool = _option(False, "let a strictly more urgent waiting request preempt running ones")
     skip_ahead: int = _option(0, "how many later requests may pass one that does not fit")
     max_waiting: int | None = _option(None, "most requests that wait; more are refused (default: no bound)")
+    max_predicted_ttft: float | None = _option(
+        None, "seconds; refuse a request when what waits before it takes longer to prefill (default: no bound)"
+    )
     victim: VictimRuleName = _option("latest", "who is preempted when no block is free")
     preemption_mode: PreemptionMode = _option("recompute", "what happens to a victim's KV")
     request_timeout: float | None = _option(None, "seconds after which a request is ended (default: never)")
@@ -166,7 +171,7 @@ class EngineConfig:
                 raise BadValue(name, getattr(self, name), "give 0 (off) or more")
         if self.max_prefill_steps < 0:
             raise BadValue("max_prefill_steps", self.max_prefill_steps, "give 0 (no bound) or more")
-        for name in ("kv_cache_memory", "request_timeout", "mlfq_starvation"):
+        for name in ("kv_cache_memory", "request_timeout", "mlfq_starvation", "max_predicted_ttft"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise BadValue(name, value, "give a number above 0")

@@ -11,7 +11,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
-from vtop.engine.admission_check import check_fits, check_queue, check_request, check_samples, refusal_event, tokens_of
+from vtop.engine.admission_check import (
+    check_fits,
+    check_predicted,
+    check_queue,
+    check_request,
+    check_samples,
+    refusal_event,
+    tokens_of,
+)
 from vtop.engine.audit import audit
 from vtop.engine.clock import Clock, MonotonicClock
 from vtop.engine.config import EngineConfig
@@ -19,6 +27,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.executor import Executor, StepOutput, StepPlan
 from vtop.engine.explain import Explanation, explain
 from vtop.engine.facts import EngineFacts
+from vtop.engine.output_processor import EngineOutputs
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
 from vtop.engine.scheduler_factory import make_blocks, make_scheduler
@@ -49,6 +58,7 @@ class LLMEngine:
         tokenizer: Tokenizer | None = None,
         clock: Clock | None = None,
         facts: EngineFacts | None = None,
+        outputs: EngineOutputs | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.facts = facts or EngineFacts()
@@ -56,7 +66,7 @@ class LLMEngine:
         self.tokenizer = tokenizer
         self.clock = clock or MonotonicClock()
         self.max_model_len = min(self.facts.max_model_len, self.config.max_model_len or self.facts.max_model_len)
-        self._texts = TextOutput(tokenizer, executor.eos_token_ids, self.clock)
+        self._texts = outputs or TextOutput(tokenizer, executor.eos_token_ids, self.clock)
         self._blocks = make_blocks(self.config, executor.num_blocks, executor.num_host_blocks)
         self._scheduler = make_scheduler(self.config, self._blocks, self._texts, self.max_model_len)
         self._scheduler.rates = lambda: self.executor.rates
@@ -69,6 +79,7 @@ class LLMEngine:
         self._closed = False
         self._state: EngineState | None = None
         self.last_step_ran = False
+        self.not_before = 0.0  # time.monotonic() before which whoever steps should not step again
         self.meta = self._make_meta()
 
     @classmethod
@@ -119,10 +130,14 @@ class LLMEngine:
         group: str = "default",
         cache_salt: str = "",
         timeout: float | None = None,
+        deadline: float | None = None,
         arrival_time: float | None = None,
         expected_tokens: int | None = None,
     ) -> None:
-        """Queue a request. `timeout` is in seconds from now; `arrival_time` is engine time (default: now).
+        """Queue a request. `arrival_time` is engine time (default: now).
+
+        `timeout` is in seconds from its arrival; the request is ended then. `deadline` likewise, but missing it is only
+        told, and the policy `deadline` orders by it.
 
         `expected_tokens` is how many output tokens its sender expects (policy sjf).
 
@@ -133,11 +148,16 @@ class LLMEngine:
         timeout = timeout if timeout is not None else self.config.request_timeout
         budget = self._scheduler.token_budget
         try:
-            check_request(request_id, self._requests, priority, group, timeout, expected_tokens)
+            check_request(request_id, self._requests, priority, group, timeout, expected_tokens, deadline)
             check_queue(len(self._scheduler.waiting), self.config)
             check_samples(params, self.config)
             text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
             check_fits(len(ids), self.max_model_len, self._blocks, budget, self.config)
+            if self.config.max_predicted_ttft is not None:
+                before = sum(
+                    seq.num_tokens for request in self._scheduler.waiting.ordered() for seq in request.computing
+                )
+                check_predicted(before + len(ids), self.executor.rates.prefill_tokens_per_second, self.config)
         except BadValue as error:
             shown = prompt if isinstance(prompt, str) else None
             self._scheduler.note(refusal_event(str(request_id), error, shown))
@@ -163,7 +183,8 @@ class LLMEngine:
             priority=priority or 0,
             group=group,
             cache_salt=cache_salt,
-            deadline=None if timeout is None else arrival + timeout,
+            deadline=None if deadline is None else arrival + deadline,
+            expires=None if timeout is None else arrival + timeout,
             expected_tokens=expected_tokens,
         )
         if params.beams:
@@ -243,6 +264,7 @@ class LLMEngine:
                 model=output.model_seconds,
                 sample=output.sample_seconds,
                 commit=time.perf_counter() - t2,
+                swap=output.swap_seconds,
             )
         )
 

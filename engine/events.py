@@ -63,7 +63,8 @@ class Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
 class Arrived(Event, frozen=True, tag="arrived"):
     """A request was accepted and waits. `limit` is the most tokens (prompt + output) it may reach.
 
-    `max_tokens` is what was asked for; None means until the model's limit or the end of the pool.
+    `max_tokens` is what was asked for; None means until the model's limit or the end of the pool. It should be done by
+    `deadline`, and is ended at `expires`; a request that expires and has no deadline of its own has that one.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Arrived(Event, frozen=True, tag="arrived"):
     priority: int = 0
     group: str = "default"
     deadline: float | None = None
+    expires: float | None = None
     temperature: float = 1.0
     seed: int = 0
     expected_tokens: int | None = None
@@ -165,9 +167,15 @@ class Cached(Event, frozen=True, tag="cached"):
 
 
 class Evicted(Event, frozen=True, tag="evicted"):
-    """Cached blocks were handed out for something else, or went away: their content can no longer be hit."""
+    """Cached blocks were handed out for something else, or went away: their content can no longer be hit.
+
+    `hashes[i]` is the 64-bit hash of what block i held (with everything before it), `last_used[i]` when it was held
+    last.
+    """
 
     blocks: list[int]
+    hashes: list[int] = []
+    last_used: list[float] = []
 
 
 class CacheReset(Event, frozen=True, tag="cache-reset"):
@@ -391,6 +399,14 @@ class Finished(Event, frozen=True, tag="finished"):
     seq: int = 0
 
 
+class DeadlineMissed(Event, frozen=True, tag="deadline-missed"):
+    """A request is not done at its deadline; it goes on, with `output_tokens` so far."""
+
+    id: str
+    deadline: float
+    output_tokens: int
+
+
 class SequenceFinished(Event, frozen=True, tag="sequence-finished"):
     """One of several samples has all its tokens; the request goes on with the others. As in Finished."""
 
@@ -419,13 +435,15 @@ class PoolResized(Event, frozen=True, tag="pool-resized"):
 
 
 class StepTimes(Event, frozen=True, tag="step-times"):
-    """Seconds spent in the parts of the step; `model` is the forward pass, `commit` includes text."""
+    """Seconds spent in the parts of the step; `model` is the forward pass, `swap` is moving blocks between the pools
+    before it, `commit` includes text."""
 
     schedule: float
     prepare: float
     model: float
     sample: float
     commit: float
+    swap: float = 0.0
 
 
 class Paused(Event, frozen=True, tag="paused"):
@@ -486,6 +504,7 @@ AnyEvent = (
     | Switched
     | Rekeyed
     | Tokens
+    | DeadlineMissed
     | SequenceFinished
     | Finished
     | StepFailed

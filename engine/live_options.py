@@ -36,6 +36,7 @@ LIVE_OPTIONS = (
     "preempt_for_waiting",
     "skip_ahead",
     "max_waiting",
+    "max_predicted_ttft",
     "max_num_seqs",
     "max_num_batched_tokens",
     "batching",

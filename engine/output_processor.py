@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vtop.engine.beam import Hypothesis
-from vtop.engine.executor import SampledToken
+from vtop.engine.executor import Logprob, SampledToken
+from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import FinishReason, Request, Sequence
 
 
@@ -37,4 +38,20 @@ class OutputProcessor(Protocol):
 
     def close(self, request: Request) -> str:
         """The request ended; returns text still held back, and forgets the request."""
+        ...
+
+
+class EngineOutputs(OutputProcessor, Protocol):
+    """An OutputProcessor that makes the engine's outputs as well."""
+
+    def open(self, request: Request) -> None:
+        """A request was accepted. Comes before its first token."""
+        ...
+
+    def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
+        """Log-probabilities of prompt tokens at their positions; a position may be told again after a preemption."""
+        ...
+
+    def take_changed(self) -> list[RequestOutput]:
+        """Outputs that changed since the last call, each once; at least those of ended requests."""
         ...

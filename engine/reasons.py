@@ -79,6 +79,7 @@ class RefusalCode(StrEnum):
     NEVER_FITS = "never-fits"  # the prompt needs more blocks than the pool has
     OVER_BUDGET = "over-budget"  # prefill-first: the prompt exceeds the token budget
     QUEUE_FULL = "queue-full"  # as many wait as max_waiting allows
+    PREDICTED_TTFT = "predicted-ttft"  # its first token would come later than max_predicted_ttft
     BAD_TOKEN = "bad-token"  # a token id outside the vocabulary
     BAD_PARAMETER = "bad-parameter"
 

@@ -240,7 +240,8 @@ class Request:
     priority: int = 0
     group: str = "default"
     cache_salt: str = ""
-    deadline: float | None = None  # engine time after which the request is timed out
+    deadline: float | None = None  # engine time by which it should be done; without one of its own, `expires`
+    expires: float | None = None  # engine time at which it is timed out
     status: RequestStatus = RequestStatus.WAITING
     key: tuple[float, ...] = ()
     expected_tokens: int | None = None  # output tokens it is expected to give, as its sender says
@@ -308,6 +309,7 @@ def new_request(
     group: str = "default",
     cache_salt: str = "",
     deadline: float | None = None,
+    expires: float | None = None,
     expected_tokens: int | None = None,
 ) -> Request:
     """A waiting request with as many sequences as `params` wants samples."""
@@ -323,7 +325,8 @@ def new_request(
         priority=priority,
         group=group,
         cache_salt=cache_salt,
-        deadline=deadline,
+        deadline=expires if deadline is None else deadline,
+        expires=expires,
         expected_tokens=expected_tokens,
         queued=arrival,
     )

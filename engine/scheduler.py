@@ -327,7 +327,7 @@ class Scheduler(SchedulerCore):
             self._adopt(step, seq, hit)
         tokens = min(seq.num_tokens - hit.tokens, step.left)
         end = hit.tokens + tokens
-        whole = resumed or self.config.admission == "reserve-full-prompt"
+        whole = resumed or self.config.admission != "first-chunk"
         self._grow(seq, seq.num_tokens if whole else end)
         step.add(head, _chunk(seq, hit.tokens, tokens))
         for other in head.computing[1:]:
@@ -354,6 +354,8 @@ class Scheduler(SchedulerCore):
             hit = self.blocks.without_copy(hit)
         have, cost = len(hit.blocks), self.blocks.cost(hit)
         tokens = seq.num_tokens
+        if self.config.admission == "reserve-worst-case":
+            return self._worst_case(head, room, hit, cost)
         if head.admissions == 0:
             whole = self.config.admission == "reserve-full-prompt"
             end = tokens if whole else min(tokens, hit.tokens + max(room.left, 1))
@@ -366,6 +368,21 @@ class Scheduler(SchedulerCore):
         tokens += sum(other.num_tokens - shared * self.blocks.block_size for other in others)
         steps = -(-(tokens - hit.tokens) // self.token_budget) + 1
         return _Offer(hit, whole_need - have + cost, self._growth(room.running, steps))
+
+    def _worst_case(self, head: Request, room: _Room, hit: PrefixHit, cost: int) -> _Offer:
+        """What it and the running ones take at most until they end. A request alone may take what there is."""
+        size, limit = self.blocks.block_size, head.limit - 1  # the last token never has K/V
+        shared = head.prompt_len // size
+        need = self.blocks.blocks_for(limit) - len(hit.blocks) + cost
+        need += (len(head.computing if head.forked else head.sequences) - 1) * (self.blocks.blocks_for(limit) - shared)
+        if not room.seats:
+            return _Offer(hit, min(need, room.available), 0)
+        growth = 0
+        for request in room.running:
+            seqs = request.computing if request.forked else request.sequences
+            most = self.blocks.blocks_for(request.limit - 1)
+            growth += sum(max(0, most - len(seq.blocks)) for seq in seqs)
+        return _Offer(hit, need, growth)
 
     def _too_many(self, head: Request, room: _Room) -> bool:
         """Whether no seats are left; alone, a request runs although the cap was lowered below its samples."""

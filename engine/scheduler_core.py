@@ -29,8 +29,9 @@ class SchedulerCore(SchedulerState):
         self.policy.on_arrival(request, self.now)
         request.key = self.policy.key(request)
         self.waiting.push(request)
-        if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.number, request))
+        for at in {request.deadline, request.expires}:
+            if at is not None:
+                heapq.heappush(self._deadlines, (at, request.number, request))
         params = request.params
         self._events.append(
             ev.Arrived(
@@ -45,6 +46,7 @@ class SchedulerCore(SchedulerState):
                 priority=request.priority,
                 group=request.group,
                 deadline=request.deadline,
+                expires=request.expires,
                 temperature=params.temperature,
                 seed=request.seed,
                 expected_tokens=request.expected_tokens,
@@ -244,7 +246,7 @@ class SchedulerCore(SchedulerState):
 
     def _begin(self, now: float) -> StepPass:
         """What comes first in every step, whatever the rules."""
-        self.now = now
+        self.now = self.blocks.pool.now = now
         self._expire(now)
         for request, move in self.policy.due(now):
             self.move(request, move)
@@ -252,7 +254,12 @@ class SchedulerCore(SchedulerState):
 
     def _expire(self, now: float) -> None:
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
-            deadline, _, request = heapq.heappop(self._deadlines)
-            if not request.finished:
-                waited = deadline - request.arrival
+            at, _, request = heapq.heappop(self._deadlines)
+            if request.finished:
+                continue
+            if at == request.expires:
+                waited = at - request.arrival
                 self.finish(request, FinishReason.TIMEOUT, message=f"not done {waited:g} s after it arrived")
+            else:
+                done = sum(seq.num_output for seq in request.sequences)
+                self._events.append(ev.DeadlineMissed(request.request_id, at, done))

@@ -300,7 +300,9 @@ class SchedulerState:
     def _tell_evicted(self) -> None:
         evicted = self.blocks.pool.take_evicted()
         if evicted:
-            self._events.append(ev.Evicted([block for block, _ in evicted]))
+            self._events.append(
+                ev.Evicted([b for b, _, _ in evicted], [key.hash for _, key, _ in evicted], [t for _, _, t in evicted])
+            )
 
     def _tell_copied(self, step: StepPass, seq: Sequence, source: int, target: int) -> None:
         self._tell_evicted()

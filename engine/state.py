@@ -16,9 +16,9 @@ import numpy.typing as npt
 from vtop.engine import events as ev
 from vtop.engine.order import Key, order_key
 from vtop.engine.request import Phase, RequestStatus
-from vtop.engine.views import RequestView, SequenceView, StepView, Told, Totals
+from vtop.engine.views import Move, Moves, RequestView, SequenceView, StepView, Told, Totals
 
-__all__ = ["FREE", "EngineState", "RequestView", "SequenceView", "StepView", "Told", "Totals"]
+__all__ = ["FREE", "EngineState", "Move", "Moves", "RequestView", "SequenceView", "StepView", "Told", "Totals"]
 
 FREE = -1  # in `owner`: the block belongs to nobody
 KEEP_FINISHED = 1000
@@ -30,7 +30,9 @@ class EngineState:
 
     `hashed` marks blocks whose content can be hit; cached ones are those that nobody holds.
     `ref_count` and `owner` are int32 arrays with one entry per block of the device pool: how many table entries hold
-    it, and the `number` of the request that took it last (FREE when nobody holds it).
+    it, and the `number` of the request that took it last (FREE when nobody holds it). `host_ref_count` and
+    `host_owner` are the same for the host pool. `moved_out` and `moved_in` are swaps between the two (source block,
+    target block), `copied` is copies on write, each of the latest step that had any.
     `waiting` maps id to view; `running` is in policy order (by key). Finished requests are kept up to a bound.
     """
 
@@ -47,6 +49,8 @@ class EngineState:
         self.running: dict[str, RequestView] = {}
         self.swapped: dict[str, RequestView] = {}
         self.host_ref_count: npt.NDArray[np.int32] = np.zeros(meta.num_host_blocks, np.int32)
+        self.host_owner: npt.NDArray[np.int32] = np.full(meta.num_host_blocks, FREE, np.int32)
+        self.moved_out, self.moved_in, self.copied = Moves(), Moves(), Moves()
         self.finished: deque[RequestView] = deque(maxlen=keep_finished)
         self.refused: deque[ev.Refused] = deque(maxlen=KEEP_REFUSED)
         self.blocked_head: str | None = None
@@ -166,6 +170,7 @@ class EngineState:
             key=e.key,
             arrival=e.arrival,
             deadline=e.deadline,
+            expires=e.expires,
             temperature=e.temperature,
             seed=e.seed,
             expected_tokens=e.expected_tokens,
@@ -247,6 +252,7 @@ class EngineState:
         view.sequences[e.seq].blocks[e.logical] = e.target
         self._hold(view, e.target)
         self._let_go(view, e.source)
+        self.copied.add(self.step, self.time, view.number, [(e.source, e.target)])
         self.totals.copies += 1
 
     def _hold(self, view: RequestView, block: int) -> None:
@@ -315,9 +321,11 @@ class EngineState:
                 self._let_go(view, block)
             for block in table:
                 self.host_ref_count[block] += 1
+                self.host_owner[block] = view.number  # blocks are shared inside a request only
             seq.blocks, seq.host_blocks = [], list(table)
         self.last_step.preemptions += 1
         self.totals.preemptions += 1
+        self.moved_out.add(self.step, self.time, view.number, e.pairs)
         self.totals.swapped_out_blocks += len(e.pairs)
 
     def _swapped_in(self, e: ev.SwappedIn) -> None:
@@ -331,11 +339,14 @@ class EngineState:
             for block in table:
                 self._hold(view, block)
             seq.blocks = list(table)
+        self.moved_in.add(self.step, self.time, view.number, e.pairs)
         self.totals.swapped_in_blocks += len(e.pairs)
 
     def _free_host(self, seq: SequenceView) -> None:
         for block in seq.host_blocks:
             self.host_ref_count[block] -= 1
+            if self.host_ref_count[block] == 0:
+                self.host_owner[block] = FREE
         seq.host_blocks = []
 
     def _forked(self, e: ev.Forked) -> None:
@@ -399,6 +410,10 @@ class EngineState:
             view.last_token = self.time
         self.totals.output_tokens += len(e.ids)
 
+    def _deadline_missed(self, e: ev.DeadlineMissed) -> None:
+        self.requests[e.id].missed_deadline = True
+        self.totals.deadline_misses += 1
+
     def _sequence_finished(self, e: ev.SequenceFinished) -> None:
         seq = self.requests[e.id].sequences[e.seq]
         seq.finish_reason, seq.stop_reason = e.reason, e.stop_reason
@@ -457,7 +472,7 @@ class EngineState:
 _DECISIONS = frozenset(
     {
         ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwappedIn, ev.Forked,
-        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.SequenceFinished, ev.Finished,
+        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Finished,
     }
 )  # fmt: skip
 
@@ -489,6 +504,7 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.Switched: EngineState._switched,
     ev.Rekeyed: EngineState._rekeyed,
     ev.Tokens: EngineState._tokens,
+    ev.DeadlineMissed: EngineState._deadline_missed,
     ev.SequenceFinished: EngineState._sequence_finished,
     ev.Finished: EngineState._finished,
     ev.StepFailed: EngineState._step_failed,

@@ -249,6 +249,7 @@ class EngineThread:
             # keep the beat through small delays, start a new one after a long one
             late = started - self._next_step
             self._next_step = (self._next_step if late < self._interval else started) + self._interval
+        self._next_step = max(self._next_step, engine.not_before)
         if self._steps_left is not None and engine.last_step_ran:
             self._steps_left -= 1
             if self._steps_left <= 0:
@@ -287,6 +288,7 @@ class EngineThread:
                     timeout=command.timeout,
                     cache_salt=command.cache_salt,
                     expected_tokens=command.expected_tokens,
+                    deadline=command.deadline,
                 )
             case cmd.AbortRequest(request_id):
                 if not engine.abort_request(request_id):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,6 +11,29 @@ from vtop.engine import events as ev
 from vtop.engine.request import Phase, RequestStatus
 
 KEEP_HISTORY = 100  # decisions per request
+
+
+class Move(NamedTuple):
+    """The K/V of block `source` was copied to block `target`, for the request with that `number`."""
+
+    number: int
+    source: int
+    target: int
+
+
+@dataclass(slots=True)
+class Moves:
+    """What moved in the latest step in which anything did: `time` is when it was complete."""
+
+    step: int = -1
+    time: float = 0.0
+    made: list[Move] = field(default_factory=list)
+
+    def add(self, step: int, time: float, number: int, pairs: Iterable[tuple[int, int]]) -> None:
+        if step != self.step:
+            self.step, self.made = step, []
+        self.time = time
+        self.made += [Move(number, source, target) for source, target in pairs]
 
 
 class Told(NamedTuple):
@@ -56,7 +80,9 @@ class RequestView:
     arrival: float
     temperature: float
     seed: int
-    deadline: float | None = None
+    deadline: float | None = None  # it should be done by then
+    expires: float | None = None  # it is timed out then
+    missed_deadline: bool = False
     status: RequestStatus = RequestStatus.WAITING
     sequences: list[SequenceView] = field(default_factory=list)
     admitted_serial: int = -1
@@ -148,6 +174,7 @@ class Totals:
     peak_used: int = 0
     steps: int = 0
     failures: int = 0
+    deadline_misses: int = 0  # told so; a time-out is none
     looked_up_tokens: int = 0  # by first admissions; each counts once
     hit_tokens: int = 0
     resumed_hit_tokens: int = 0  # found again after a preemption

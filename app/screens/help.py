@@ -21,6 +21,7 @@ _MOVES = (
 )
 _TERMS = (
     ("block", "block_size tokens of K and V; the map draws one cell per block, or an aggregate when they do not fit"),
+    ("host pool", "blocks in host memory for swapped requests; its map is there from the first swap on"),
     ("waiting", "not admitted; the reason column says what the head of the queue lacks; nothing overtakes it"),
     ("preempted", "lost its blocks so that another could go on; its tokens are computed again (recompute)"),
     ("swapped out", "its K/V moved to the host pool; it returns before anybody is admitted, and nothing is lost"),
@@ -80,10 +81,13 @@ class HelpScreen(ModalScreen[None]):
             (g.shared, "held by several block tables"),
             (g.freed, "went free since the last picture"),
             (g.cached, "cached: nobody holds it, but its content can be hit by a prompt that begins alike"),
+            (g.copied, "copied on write a moment ago"),
+            (f"{g.to_host} {g.from_host}", "swapped out to the host, or in from there, a moment ago; on both maps"),
             (f"{g.arrive} {g.refuse} {g.finish}", "arrived, refused, finished"),
             (f"{g.admit} {g.resume} {g.preempt}", "admitted, admitted again, preempted"),
             (f"{g.swap_out} {g.swap_in}", "swapped out to the host, back from there"),
             (f"{g.fork} {g.sample}", "a request went on as several samples, one of them ended"),
+            (g.miss, "not done at its deadline"),
             (f"{g.skip} {g.move} {g.option}", "passed one that does not fit, moved in the order, option changed"),
             (f"{g.hit} {g.evict} {g.cow}", "prefix hit, cached blocks evicted, copied before a write"),
         )

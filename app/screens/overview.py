@@ -16,9 +16,9 @@ from vtop.app.screens.loading import LoadingPanel
 from vtop.app.screens.panels import MAKE
 from vtop.app.screens.prompt_bar import PromptBar
 from vtop.app.view import View
-from vtop.app.widgets.block_map import BlockMap
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.header_bar import HeaderBar
+from vtop.app.widgets.host_map import HostMap
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.service_bars import ServiceBars
 from vtop.app.widgets.step_strip import StepStrip
@@ -49,6 +49,7 @@ class OverviewScreen(Screen[None]):
         self._loaded = False
         self._needs: dict[str, int] = {}
         self._service_rows = 0
+        self._empty: frozenset[str] = frozenset({"host"})  # panels that have nothing to show yet
         self._focus_before: Panel | None = None
 
     def compose(self) -> ComposeResult:
@@ -68,7 +69,8 @@ class OverviewScreen(Screen[None]):
         self.rearrange()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.rearrange()
+        if self.query("#too-small"):  # else the app is closing, and the widgets have gone first
+            self.rearrange()
 
     # --- arranging -------------------------------------------------------------------------------------------------
 
@@ -127,9 +129,8 @@ class OverviewScreen(Screen[None]):
         header = 2
         self.banner.styles.height = max(1, self.banner.rows(width))
         chrome = header + strip + 2 + self.banner.rows(width) + self._service_rows
-        layout = plan(
-            width, height, self.shown, asked=self.asked, only=self.maximised, chrome=chrome, needs=self._needs
-        )
+        shown = [name for name in self.shown if name not in self._empty]
+        layout = plan(width, height, shown, asked=self.asked, only=self.maximised, chrome=chrome, needs=self._needs)
         self.layout_now = layout
         for widget in (self.header, self.strip, self.prompt, self._key_bar):
             widget.display = not small
@@ -187,17 +188,17 @@ class OverviewScreen(Screen[None]):
     # --- drawing ---------------------------------------------------------------------------------------------------
 
     def log_frame(self, frame: Frame) -> None:
-        """Give a Frame to the event log, and to the map, which marks what was just copied."""
-        log, blocks = self.panels["events"], self.panels["map"]
-        assert isinstance(log, EventLog) and isinstance(blocks, BlockMap)
+        """Give a Frame to the event log."""
+        log = self.panels["events"]
+        assert isinstance(log, EventLog)
         log.add(frame)
-        blocks.add(frame)
 
     def draw(self, view: View, status: str) -> None:
         """Show the view in every panel that can be seen; `status` is the engine's, for the header."""
         service_rows = self.service.rows_wanted(view, self.size.height >= TALL)
-        if service_rows != self._service_rows:
-            self._service_rows = service_rows
+        empty = frozenset() if HostMap.has_content(view) else frozenset({"host"})
+        if (service_rows, empty) != (self._service_rows, self._empty):
+            self._service_rows, self._empty = service_rows, empty
             self.rearrange()
         if self.header.display:
             self.header.show(view, status)

@@ -5,24 +5,22 @@ A code is kind | value | flags. `block_looks` says how a code looks; nothing her
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from vtop.app.view import Colouring
-from vtop.engine.state import FREE, EngineState, RequestView
-
-Ints = npt.NDArray[np.int32]
-Index = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
+from vtop.app.widgets.block_pools import DEVICE, DevicePool, Flags, Index, Ints, is_fresh
+from vtop.engine.state import FREE, EngineState
 
 # kinds; CACHED: nobody holds it, and its content can be hit
 OUTSIDE, EMPTY, FREED, OWNER, USED, OPEN, SHARED, AGE, REFS, CACHED = (n << 20 for n in range(10))
 KIND: Final = 0xF << 20
-# flags; KEPT: held, and its content can be hit; SEVERAL: several tables hold it; COPIED: a fresh copy on write
-LIT, DIM, MARKED, KEPT, SEVERAL, COPIED = (1 << n for n in range(24, 30))
+# flags; KEPT: held, and its content can be hit; SEVERAL: several tables hold it
+LIT, DIM, MARKED, KEPT, SEVERAL = (1 << n for n in range(24, 29))
+# what just moved: a fresh copy on write, swapped out to the host, swapped in from there
+COPIED, OUT, IN = (n << 29 for n in range(1, 4))
+MOVE: Final = 3 << 29
 # value: how full the cell is (0: one block, and full), and a number
 LEVEL_SHIFT: Final = 10
 NUMBER: Final = (1 << LEVEL_SHIFT) - 1
@@ -33,13 +31,14 @@ AGES: Final = 10
 
 
 class Watch:
-    """Compares the pool with the last look at it: what changed, and since which step a block is held or free.
+    """Compares a pool with the last look at it: what changed, and since which step a block is held or free.
 
     EngineState has no ages; they are counted from the first look, or from a change seen between two looks.
     `owner` is that of the state, put right where the one who took a shared block last holds it no longer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: DevicePool = DEVICE) -> None:
+        self.pool = pool
         self._state: EngineState | None = None
         self._step = -1
         self._serial = -1
@@ -52,26 +51,27 @@ class Watch:
 
     def look(self, state: EngineState) -> Index | None:
         """Blocks that changed since the last look; None when everything is new (another state, a step back)."""
-        known = state is self._state and state.serial >= self._serial and len(state.owner) == len(self._owner)
+        now_owner, now_ref, now_hashed = self.pool.owner(state), self.pool.ref_count(state), self.pool.hashed(state)
+        known = state is self._state and state.serial >= self._serial and len(now_owner) == len(self._owner)
         before = self._step
         self._state, self._serial, self._step = state, state.serial, state.step
         if not known:
-            self._ref, self._owner, self._hashed = state.ref_count.copy(), state.owner.copy(), state.hashed.copy()
-            self.owner = state.owner.copy()
-            self._settle(state, np.flatnonzero(state.owner != FREE))
+            self._ref, self._owner, self._hashed = now_ref.copy(), now_owner.copy(), now_hashed.copy()
+            self.owner = now_owner.copy()
+            self._settle(state, np.flatnonzero(now_owner != FREE))
             self.since = np.full(len(self._owner), state.step, np.int32)
             self.freed = np.full(len(self._owner), -1, np.int32)
             return None
-        differs = (state.owner != self._owner) | (state.ref_count != self._ref) | (state.hashed != self._hashed)
+        differs = (now_owner != self._owner) | (now_ref != self._ref) | (now_hashed != self._hashed)
         changed: Index = np.flatnonzero(differs)
         unsure: Index = np.flatnonzero(differs | (self.owner != self._owner))
         if len(changed):
-            owner, ref = state.owner[changed], state.ref_count[changed]
+            owner, ref = now_owner[changed], now_ref[changed]
             # a further reference does not make a block young
             young = (owner != self._owner[changed]) & ~((self._ref[changed] > 0) & (ref > 1))
             self.since[changed[young]] = state.step
             self.freed[changed[young & (owner == FREE)]] = state.step
-            self._owner[changed], self._ref[changed], self._hashed[changed] = owner, ref, state.hashed[changed]
+            self._owner[changed], self._ref[changed], self._hashed[changed] = owner, ref, now_hashed[changed]
         if len(unsure):
             self._settle(state, unsure)
             differs[unsure] = True
@@ -79,17 +79,18 @@ class Watch:
 
     def _settle(self, state: EngineState, blocks: Index) -> None:
         """Owners of these blocks: who took it last, if that request holds it still, else another one that does."""
-        owner = self.owner[blocks] = state.owner[blocks]
+        pool, owners = self.pool, self.pool.owner(state)
+        owner = self.owner[blocks] = owners[blocks]
         claimed = set(np.unique(owner).tolist())
-        sure = state.owner == FREE
-        for request in state.running.values():
+        sure = owners == FREE
+        for request in pool.requests(state):
             if request.number in claimed:
-                table = blocks_of(request)
-                sure[table[state.owner[table] == request.number]] = True
+                table = pool.blocks_of(request)
+                sure[table[owners[table] == request.number]] = True
         left = set(blocks[~sure[blocks]].tolist())
-        for request in state.running.values() if left else ():
+        for request in pool.requests(state) if left else ():
             for seq in request.sequences:
-                for block in left.intersection(seq.blocks):
+                for block in left.intersection(pool.table(seq)):
                     self.owner[block] = request.number
 
     def ages(self, step: int) -> Ints:
@@ -103,26 +104,28 @@ def bucket(age: Ints) -> Ints:
     return np.minimum(exponent, AGES - 1).astype(np.int32)
 
 
-def open_blocks(requests: Iterable[RequestView], block_size: int) -> tuple[list[int], list[int]]:
+def open_blocks(state: EngineState, pool: DevicePool) -> tuple[list[int], list[int]]:
     """Blocks that are held and not full, and the level of each: 1 for nearly nothing, 7 for nearly full."""
     blocks: list[int] = []
     levels: list[int] = []
-    for request in requests:
+    size = state.block_size
+    for request in pool.requests(state):
         for seq in request.sequences:
             computed = seq.num_computed
-            first = computed // block_size
-            for logical, block in enumerate(seq.blocks[first:], first):
-                filled = max(0, computed - logical * block_size)
+            first = computed // size
+            for logical, block in enumerate(pool.table(seq)[first:], first):
+                filled = max(0, computed - logical * size)
                 blocks.append(block)
-                levels.append(max(1, filled * LEVELS // block_size))
+                levels.append(max(1, filled * LEVELS // size))
     return blocks, levels
 
 
-def single_codes(state: EngineState, watch: Watch, colouring: Colouring, copied: Index | None = None) -> Ints:
-    """One code per block. The level tells how full it is; 0 means full. `copied` are fresh copies on write."""
-    ref, hashed = state.ref_count, state.hashed
+def single_codes(state: EngineState, watch: Watch, colouring: Colouring) -> Ints:
+    """One code per block. The level tells how full it is; 0 means full."""
+    pool = watch.pool
+    ref, hashed = pool.ref_count(state), pool.hashed(state)
     owner = watch.owner
-    free = state.owner == FREE
+    free = pool.owner(state) == FREE
     codes: Ints
     if colouring == "owner":
         codes = OWNER + owner % OWNER_CYCLE
@@ -140,16 +143,13 @@ def single_codes(state: EngineState, watch: Watch, colouring: Colouring, copied:
         codes[free & (watch.freed == state.step)] = FREED
     codes[free & hashed] = CACHED
     if colouring in ("owner", "state"):
-        found, levels = open_blocks(state.running.values(), state.block_size)
+        found, levels = open_blocks(state, pool)
         blocks, level = np.array(found, np.intp), np.array(levels, np.int32) << LEVEL_SHIFT
         # A shared block is as full as its fullest holder made it, and only full ones can be hit.
         alone = (ref[blocks] == 1) & ~hashed[blocks]
         if colouring == "state":
             codes[blocks[alone]] = OPEN
         codes[blocks[alone]] |= level[alone]
-    if copied is not None and len(copied):
-        held = copied[(copied < len(ref))]
-        codes[held[ref[held] > 0]] |= COPIED
     return codes.astype(np.int32, copy=False)
 
 
@@ -179,10 +179,10 @@ class Aggregate:
         owner = watch.owner[index]
         held = owner != FREE
         self.used[cells] = (held & inside).sum(axis=1)
-        self.cached[cells] = (~held & inside & state.hashed[index]).sum(axis=1)
+        self.cached[cells] = (~held & inside & watch.pool.hashed(state)[index]).sum(axis=1)
         self.highest[cells] = owner.max(axis=1)
         self.lowest[cells] = np.where(held, owner, np.iinfo(np.int32).max).min(axis=1)
-        self.refs[cells] = state.ref_count[index].max(axis=1)
+        self.refs[cells] = watch.pool.ref_count(state)[index].max(axis=1)
         self.newest[cells] = np.where(held, watch.since[index], -1).max(axis=1)
 
     def codes(self, state: EngineState, colouring: Colouring) -> Ints:
@@ -206,8 +206,19 @@ class Aggregate:
         return out
 
 
-def blocks_of(request: RequestView | None) -> Index:
-    """Every block in the block tables of a request."""
-    if request is None or request.num_blocks == 0:
-        return np.zeros(0, np.intp)
-    return np.concatenate([np.array(seq.blocks, np.intp) for seq in request.sequences])
+def mark_moves(codes: Ints, state: EngineState, pool: DevicePool, per_cell: int) -> None:
+    """Put the flag of the latest move on cells whose blocks moved a moment ago. A copy that is free again has none."""
+    found: list[tuple[int, int, list[int]]] = []
+    copied = pool.copied(state)
+    if copied is not None and is_fresh(copied, state):
+        ref = pool.ref_count(state)
+        targets = [move.target for move in copied.made]
+        found.append((copied.step, COPIED, [block for block in targets if block < len(ref) and ref[block]]))
+    if is_fresh(state.moved_out, state):
+        found.append((state.moved_out.step, OUT, [pool.out_block(move) for move in state.moved_out.made]))
+    if is_fresh(state.moved_in, state):
+        found.append((state.moved_in.step, IN, [pool.in_block(move) for move in state.moved_in.made]))
+    for _, flag, blocks in sorted(found):
+        cells = np.array(blocks, np.intp) // per_cell
+        cells = cells[cells < len(codes)]  # the pool may have shrunk since
+        codes[cells] = codes[cells] & ~MOVE | flag

@@ -34,8 +34,14 @@ class Looks(dict[int, Look]):
         palette, g = self._palette, self._glyphs
         kind, number, level = code & bc.KIND, code & bc.NUMBER, (code >> bc.LEVEL_SHIFT) & 0xF
         text, style = self._plain(kind, number)
-        if code & bc.COPIED and kind in _BY_STATE:
-            text, style = g.copied, palette.tiles[5]
+        move = self._move(code)
+        narrow = self._width == 1 and not self.tiles
+        if move and kind in _NOBODY:
+            text, style = (f" {move}" if self._width == 3 else move), palette.warn
+        elif move and kind in _BY_STATE and not self._aggregate:
+            text, style = move, palette.tiles[5]
+        elif move and narrow and not self._aggregate:
+            text = move  # the only place; whose it is remains to be seen by its colour
         if code & bc.DIM and kind not in (bc.EMPTY, bc.OUTSIDE):
             style = palette.faint
         if code & bc.LIT:
@@ -44,8 +50,8 @@ class Looks(dict[int, Look]):
             style = palette.owners[colour] + Style(bold=True) if self._aggregate else palette.lit[colour]
         if level and self._aggregate:
             second = letter(number) if kind == bc.OWNER and number != bc.MIXED else " "
-            text = g.fill[level - 1] + (second if self._width > 1 else "")
-        elif level and self._width > 1:
+            text = move if move and narrow else g.fill[level - 1] + ((move or second) if self._width > 1 else "")
+        elif level and self._width > 1 and (not move or kind in _BY_STATE):
             text += g.fill[level - 1]
         elif self._width > 1:
             text += self.mark(code)
@@ -62,13 +68,18 @@ class Looks(dict[int, Look]):
         Tiles have room in every colouring, other cells only for what their colouring does not hide behind a letter.
         """
         g, kind = self._glyphs, code & bc.KIND
-        if code & bc.COPIED and kind not in _BY_STATE:
-            return g.copied
+        if code & bc.MOVE and kind not in _BY_STATE and kind not in _NOBODY:
+            return self._move(code)
         if code & bc.SEVERAL:
             return g.others
         if code & bc.KEPT and kind not in _NOBODY and (kind in _BY_STATE or self.tiles):
             return g.kept
         return ""
+
+    def _move(self, code: int) -> str:
+        """The sign of what just moved; empty when nothing did."""
+        g, move = self._glyphs, code & bc.MOVE
+        return {bc.COPIED: g.copied, bc.OUT: g.to_host, bc.IN: g.from_host}.get(move, "")
 
     def _plain(self, kind: int, number: int) -> Look:
         palette, g, aggregate = self._palette, self._glyphs, self._aggregate

@@ -1,4 +1,4 @@
-"""The map of KV blocks of the device pool: one cell per block while they fit, else one cell for several."""
+"""The map of KV blocks of a pool, the device's by itself: one cell per block while they fit, else one for several."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from vtop.app.view import View
 from vtop.app.widgets import block_codes as bc
 from vtop.app.widgets.block_grid import Grid, make_grid
 from vtop.app.widgets.block_looks import Looks
+from vtop.app.widgets.block_pools import DEVICE, DevicePool, Index, Ints
 from vtop.app.widgets.block_tiles import tile_line
 from vtop.app.widgets.block_words import Present, cell_text, heading_pieces, legend_groups, to_content
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.rows import Row, heading, join_fitting
-from vtop.engine import events as ev
 from vtop.engine.state import EngineState
-
-LEGEND_FROM = 5  # rows: a lower map has no legend
-COPIED_STEPS = 4  # a copy on write is marked for so many steps: one would be gone before it is seen
 
 
 class BlockMap(Panel, can_focus=True):
     """Blocks as cells. Rows whose codes are as before are not touched, and rows drawn before are kept as Strips."""
+
+    POOL: ClassVar[DevicePool] = DEVICE
+    LEGEND_FROM: ClassVar[int] = 5  # rows: a lower map has no legend
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1,0)", "Left", show=False, id="map.left"),
@@ -57,29 +57,15 @@ class BlockMap(Panel, can_focus=True):
     def __init__(self, *, legend: bool = True, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._wants_legend = legend
-        self._watch = bc.Watch()
+        self._watch = bc.Watch(self.POOL)
         self._grid = make_grid(1, 1, 1, False)
         self._aggregate: bc.Aggregate | None = None
-        self._codes: bc.Ints = np.zeros((0, 0), np.int32)
+        self._codes: Ints = np.zeros((0, 0), np.int32)
         self._looks: Looks | None = None
         self._strips: dict[int, Strip] = {}
         self._edges: tuple[list[Segment], list[Segment]] = ([], [])  # heading and legend
         self._cursor: int | None = None
         self._hovered: int | None = None
-        self._copies: tuple[int, list[int]] = (-1, [])  # the latest step that copied on write, and its targets
-
-    # --- feeding ---------------------------------------------------------------------------------------------
-
-    def add(self, frame: ev.Frame) -> None:
-        """Take note of what the state does not hold: the blocks that the latest step copied on write."""
-        targets = [event.target for event in frame.events if isinstance(event, ev.CopiedOnWrite)]
-        if targets:
-            before = self._copies[1] if self._copies[0] == frame.step else []
-            self._copies = (frame.step, before + targets)
-
-    def _fresh_copies(self, state: EngineState) -> bc.Index:
-        step, targets = self._copies
-        return np.array(targets if 0 <= state.step - step < COPIED_STEPS else [], np.intp)
 
     # --- drawing ---------------------------------------------------------------------------------------------
 
@@ -90,7 +76,7 @@ class BlockMap(Panel, can_focus=True):
 
     @property
     def _legend_shown(self) -> bool:
-        return self._wants_legend and self.size.height >= LEGEND_FROM
+        return self._wants_legend and self.size.height >= self.LEGEND_FROM
 
     def redraw(self) -> None:
         view = self._view
@@ -105,13 +91,14 @@ class BlockMap(Panel, can_focus=True):
             self._draw_edges(view, width)
             return
         changed = self._watch.look(state)
-        grid = make_grid(state.num_blocks, width, height - 1 - self._legend_shown, self.app.no_color)
+        blocks = len(self.POOL.owner(state))
+        grid = make_grid(blocks, width, height - 1 - self._legend_shown, self.app.no_color)
         looks = self._looks
         fresh = grid != self._grid or looks is None or looks.ascii != view.ascii
         if fresh:
             self._grid = grid
             self._looks = Looks(self.palette, view.ascii, grid)
-            self._aggregate = bc.Aggregate(state.num_blocks, grid.per_cell) if grid.per_cell > 1 else None
+            self._aggregate = bc.Aggregate(blocks, grid.per_cell) if grid.per_cell > 1 else None
             self._strips.clear()
         codes = self._make_codes(view, state, None if fresh else changed)
         old, self._codes = self._codes, codes
@@ -129,16 +116,17 @@ class BlockMap(Panel, can_focus=True):
         edges = self._draw_edges(view, width)
         self.refresh_rows(sorted([y + 1 for y in rows] + edges))
 
-    def _make_codes(self, view: View, state: EngineState, changed: bc.Index | None) -> bc.Ints:
+    def _make_codes(self, view: View, state: EngineState, changed: Index | None) -> Ints:
         """Codes of all cells, as rows; cells behind the last block are OUTSIDE."""
         grid = self._grid
         if self._aggregate is None:
-            codes = bc.single_codes(state, self._watch, view.colouring, self._fresh_copies(state))
+            codes = bc.single_codes(state, self._watch, view.colouring)
         else:
             self._aggregate.count(state, self._watch, changed)
             codes = self._aggregate.codes(state, view.colouring)
+        bc.mark_moves(codes, state, self.POOL, grid.per_cell)
         selected = view.selected_request
-        blocks = bc.blocks_of(selected)
+        blocks = self.POOL.blocks_of(selected)
         if selected is not None and len(blocks):
             lit = blocks // grid.per_cell
             codes |= bc.DIM
@@ -146,7 +134,7 @@ class BlockMap(Panel, can_focus=True):
             if view.colouring == "owner":  # in a shared block or a mixed cell too
                 codes[lit] = codes[lit] & ~bc.NUMBER | selected.number % bc.OWNER_CYCLE
         marked = self._marked(view)
-        if marked is not None and 0 <= marked < state.num_blocks:
+        if marked is not None and 0 <= marked // grid.per_cell < len(codes):
             codes[marked // grid.per_cell] |= bc.MARKED
         out = np.full(grid.rows * grid.columns, bc.OUTSIDE, np.int32)
         out[: len(codes)] = codes
@@ -155,8 +143,8 @@ class BlockMap(Panel, can_focus=True):
     def _draw_edges(self, view: View, width: int) -> list[int]:
         """Heading and legend; returns the rows that differ from what is on the screen."""
         palette = self.palette
-        facts, notes = heading_pieces(view, self._grid, palette, width)
-        top = heading("KV BLOCKS", facts, notes, width, palette, self.has_focus, view.ascii)
+        facts, notes = heading_pieces(view, self._grid, palette, width, self.POOL)
+        top = heading(self.POOL.title, facts, notes, width, palette, self.has_focus, view.ascii)
         bottom = self._bottom_row(view, width) if self._legend_shown else []
         old, self._edges = self._edges, (top, bottom)
         last = self.size.height - 1
@@ -172,9 +160,9 @@ class BlockMap(Panel, can_focus=True):
         if view.state is None:
             return row.done(palette.base)
         block = self._hovered if self._hovered is not None else self._marked(view)
-        if block is not None and block < view.state.num_blocks:
-            return row.words(cell_text(view, self._grid, block), palette.strong).done(palette.base)
-        groups = legend_groups(view, self._grid, palette, self._present())
+        if block is not None and block < self._grid.blocks:
+            return row.words(cell_text(view, self._grid, block, self.POOL), palette.strong).done(palette.base)
+        groups = legend_groups(view, self._grid, palette, self._present(), self.POOL)
         if join_fitting(groups, row.left, ("  ", palette.base), row) < len(groups) and row.left > 3:
             row.put("  " + self.glyphs.ellipsis, palette.faint)
         return row.done(palette.base)
@@ -189,12 +177,18 @@ class BlockMap(Panel, can_focus=True):
             cached=bool((codes & bc.KIND == bc.CACHED).any()),
             kept=second and (by_state or grid.tiles) and bool(flags & bc.KEPT),
             several=second and bool(flags & bc.SEVERAL),
-            copied=(second or by_state) and bool(flags & bc.COPIED),
+            copied=bool((codes & bc.MOVE == bc.COPIED).any()),
+            moved_out=bool((codes & bc.MOVE == bc.OUT).any()),
+            moved_in=bool((codes & bc.MOVE == bc.IN).any()),
         )
 
     def _marked(self, view: View) -> int | None:
         """The block under the cursor while the map has the focus, else the selected one."""
-        return self._cursor if self.has_focus and self._cursor is not None else view.selected_block
+        return self._cursor if self.has_focus and self._cursor is not None else self.selected_block(view)
+
+    def selected_block(self, view: View) -> int | None:
+        """The block of this pool that is selected."""
+        return view.selected_block
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
@@ -254,11 +248,11 @@ class BlockMap(Panel, can_focus=True):
 
     def describe(self, view: View, block: int) -> Content:
         """What is in a block, for a status line."""
-        return Content(cell_text(view, self._grid, block))
+        return Content(cell_text(view, self._grid, block, self.POOL))
 
     def legend(self, view: View) -> Content:
         """All of the legend, for a help or a status line."""
-        return to_content(legend_groups(view, self._grid, self.palette, self._present()))
+        return to_content(legend_groups(view, self._grid, self.palette, self._present(), self.POOL))
 
     # --- pointing --------------------------------------------------------------------------------------------
 
@@ -289,7 +283,7 @@ class BlockMap(Panel, can_focus=True):
         grid = self._grid
         step = (across + down * grid.columns) * grid.per_cell
         if self._cursor is None:
-            marked = self._view.selected_block if self._view is not None else None
+            marked = self.selected_block(self._view) if self._view is not None else None
             self._set_cursor(marked if marked is not None else 0)
         elif 0 <= self._cursor + step < grid.blocks:
             self._set_cursor(self._cursor + step)

@@ -30,10 +30,12 @@ def tile_line(codes: Sequence[int], row: int, line: int, grid: Grid, looks: Look
         elif line == 0:
             quiet = palette.faint if kind in _BARE or code & bc.DIM else palette.muted
             number = str(first + column)
-            mark = looks.mark(code) if size - 1 > len(number) else ""
+            mark = looks.mark(code)
+            if size - 1 <= len(number) and mark:  # no room for both: what just moved goes before the number
+                mark, number = (mark, "") if code & bc.MOVE else ("", number)
             segments.append(Segment(symbol[0], style if kind in _BARE else style + _BOLD))
             if mark:
-                segments.append(Segment(mark, style if code & (bc.SEVERAL | bc.COPIED) else _on(quiet, style, code)))
+                segments.append(Segment(mark, style if code & (bc.SEVERAL | bc.MOVE) else _on(quiet, style, code)))
             segments.append(Segment(f"{number:>{size - 1 - len(mark)}}", _on(quiet, style, code)))
         else:
             segments.extend(_bar(code, kind, size, style, looks, palette))

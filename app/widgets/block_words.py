@@ -1,8 +1,7 @@
-"""What the block map says in words: its heading, its legend, and what is in one block."""
+"""What a block map says in words: its heading, its legend, and what is in one block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from textual.content import Content
@@ -12,10 +11,11 @@ from vtop.app.colours import Palette
 from vtop.app.glyphs import glyphs, letter
 from vtop.app.view import View
 from vtop.app.widgets.block_grid import Grid
+from vtop.app.widgets.block_pools import DEVICE, HOST, DevicePool
 from vtop.app.widgets.reasons import short_id
 from vtop.app.widgets.rows import Piece, cells_of
 from vtop.app.widgets.units import count
-from vtop.engine.state import EngineState, RequestView
+from vtop.engine.state import EngineState
 
 OWNERS_NAMED = 24  # in a legend
 ID_IN_LEGEND = 12
@@ -30,31 +30,46 @@ class Present:
     kept: bool = False
     several: bool = False
     copied: bool = False
+    moved_out: bool = False
+    moved_in: bool = False
 
 
-def holders(state: EngineState, block: int) -> Iterator[tuple[RequestView, int, int]]:
-    """(request, sequence, logical index) of each table entry that holds `block`. Only running requests hold any."""
-    for request in state.running.values():
-        for index, seq in enumerate(request.sequences):
-            if block in seq.blocks:
-                yield request, index, seq.blocks.index(block)
+def move_text(state: EngineState, pool: DevicePool, block: int) -> str:
+    """`, A swapped in from host block 7 at step 412`, if the latest moves touched the block; the latest one first."""
+    out, back, copies = state.moved_out, state.moved_in, pool.copied(state)
+    host = pool is HOST
+    found: list[tuple[int, int, str]] = []
+    for move in out.made:
+        if pool.out_block(move) == block:
+            end = f"out from block {move.source}" if host else f"out to host block {move.target}"
+            found.append((out.step, move.number, f"swapped {end}"))
+    for move in back.made:
+        if pool.in_block(move) == block:
+            end = f"in to block {move.target}" if host else f"in from host block {move.source}"
+            found.append((back.step, move.number, f"swapped {end}"))
+    if copies is not None:
+        found += [(copies.step, m.number, f"copied from block {m.source}") for m in copies.made if m.target == block]
+    found.sort(reverse=True)
+    return "".join(f", {letter(number)} {what} at step {step}" for step, number, what in found)
 
 
-def block_text(view: View, block: int) -> str:
+def block_text(view: View, block: int, pool: DevicePool = DEVICE) -> str:
     """`block 17 used, 1 ref, can be hit: req-3 [2] tokens 32–47, 16/16 filled`. Ids are cleaned.
 
     Owners that hold the block at the same place of their tables are named together.
     """
     state = view.state
-    if state is None or not 0 <= block < state.num_blocks:
+    if state is None or not 0 <= block < len(pool.owner(state)):
         return ""
     g = glyphs(view.ascii)
-    refs, kept = int(state.ref_count[block]), bool(state.hashed[block])
+    refs, kept = int(pool.ref_count(state)[block]), bool(pool.hashed(state)[block])
+    moved = move_text(state, pool, block)
     if refs == 0:
-        return f"block {block} " + (f"{g.cached} cached, its content can be hit" if kept else f"{g.free} free")
+        what = f"{g.cached} cached, its content can be hit" if kept else f"{g.free} free"
+        return f"{pool.word} {block} {what}{moved}"
     size = state.block_size
     places: dict[str, list[str]] = {}
-    for request, index, logical in holders(state, block):
+    for request, index, logical in pool.holders(state, block):
         seq = request.sequences[index]
         filled = size if kept else min(size, max(0, seq.num_computed - logical * size))
         where = f"[{logical}]" if len(request.sequences) == 1 else f"[{index}:{logical}]"
@@ -63,25 +78,29 @@ def block_text(view: View, block: int) -> str:
         places.setdefault(place, []).append(f"{letter(request.number)} {short_id(request.id, view.ascii)}")
     kind = f"{g.shared} shared, {refs} refs" if refs > 1 else f"{g.used} used, 1 ref"
     hit = ", can be hit" if kept else ""
-    return f"block {block} {kind}{hit}: " + "; ".join(f"{', '.join(who)} {place}" for place, who in places.items())
+    return f"{pool.word} {block} {kind}{hit}{moved}: " + "; ".join(
+        f"{', '.join(who)} {place}" for place, who in places.items()
+    )
 
 
-def cell_text(view: View, grid: Grid, block: int) -> str:
+def cell_text(view: View, grid: Grid, block: int, pool: DevicePool = DEVICE) -> str:
     """Like `block_text`; in an aggregate, how much of the cell's blocks are held comes first."""
-    text = block_text(view, block)
+    text = block_text(view, block, pool)
     state = view.state
     if state is None or grid.per_cell == 1:
         return text
     first = block // grid.per_cell * grid.per_cell
-    last = min(first + grid.per_cell, state.num_blocks) - 1
-    held = state.ref_count[first : last + 1] > 0
-    used, cached = int(held.sum()), int((state.hashed[first : last + 1] & ~held).sum())
+    last = min(first + grid.per_cell, len(pool.owner(state))) - 1
+    held = pool.ref_count(state)[first : last + 1] > 0
+    used, cached = int(held.sum()), int((pool.hashed(state)[first : last + 1] & ~held).sum())
     g = glyphs(view.ascii)
     more = f", {cached} cached" if cached else ""
-    return f"blocks {first}{g.upto}{last}: {used} of {last - first + 1} used{more} {g.dot} {text}"
+    return f"{pool.word}s {first}{g.upto}{last}: {used} of {last - first + 1} used{more} {g.dot} {text}"
 
 
-def legend_groups(view: View, grid: Grid, palette: Palette, present: Present) -> list[list[Piece]]:
+def legend_groups(
+    view: View, grid: Grid, palette: Palette, present: Present, pool: DevicePool = DEVICE
+) -> list[list[Piece]]:
     """Groups of pieces; a group is shown whole or not at all."""
     g = glyphs(view.ascii)
     plain = palette.muted
@@ -99,6 +118,10 @@ def legend_groups(view: View, grid: Grid, palette: Palette, present: Present) ->
         groups.append([(g.cached, palette.muted), (" cached", plain)])
     if present.copied:
         groups.append([(g.copied, palette.tiles[5]), (" copied on write", plain)])
+    if present.moved_out:
+        groups.append([(g.to_host, palette.warn), (" swapped out", plain)])
+    if present.moved_in:
+        groups.append([(g.from_host, palette.warn), (" swapped in", plain)])
     if present.several:
         groups.append([(g.others, palette.base), (" shared", plain)])
     if present.kept:
@@ -134,7 +157,7 @@ def legend_groups(view: View, grid: Grid, palette: Palette, present: Present) ->
     else:
         if aggregate:
             groups.append([(g.used, palette.muted), (" several owners", plain)])
-        groups.extend(_owner_groups(view, palette))
+        groups.extend(_owner_groups(view, palette, pool))
         if grid.tiles:
             groups.append([(g.line * 2, palette.base), (" tokens in it", plain)])
         elif grid.cell_width > 1 and not aggregate:
@@ -142,11 +165,11 @@ def legend_groups(view: View, grid: Grid, palette: Palette, present: Present) ->
     return groups
 
 
-def _owner_groups(view: View, palette: Palette) -> list[list[Piece]]:
+def _owner_groups(view: View, palette: Palette, pool: DevicePool) -> list[list[Piece]]:
     state = view.state
     if state is None:
         return []
-    biggest = sorted(state.running.values(), key=lambda r: -r.num_blocks)[:OWNERS_NAMED]
+    biggest = sorted(pool.requests(state), key=lambda r: -sum(len(pool.table(s)) for s in r.sequences))[:OWNERS_NAMED]
     return [
         [
             (letter(r.number), palette.tiles[r.number % len(palette.tiles)]),
@@ -156,12 +179,14 @@ def _owner_groups(view: View, palette: Palette) -> list[list[Piece]]:
     ]
 
 
-def heading_pieces(view: View, grid: Grid, palette: Palette, width: int) -> tuple[list[Piece], list[Piece]]:
+def heading_pieces(
+    view: View, grid: Grid, palette: Palette, width: int, pool: DevicePool = DEVICE
+) -> tuple[list[Piece], list[Piece]]:
     """Facts after the title, and notes at the right end. Used, cached and free add up to the pool."""
     state = view.state
     if state is None:
         return [], []
-    used, total, cached = state.used, state.num_blocks, state.cached
+    used, total, cached = pool.used(state), len(pool.owner(state)), pool.cached(state)
     per_cent = 100 * used / total if total else 0.0
     style = palette.bad if per_cent >= 95 else palette.warn if per_cent >= 80 else palette.good
     facts: list[Piece] = [(f"  {count(used)}/{count(total)}", palette.base), (f" {per_cent:.0f}%", style)]
@@ -169,13 +194,13 @@ def heading_pieces(view: View, grid: Grid, palette: Palette, width: int) -> tupl
     free = count(total - used - cached)
     words: list[Piece] = [(f" used, {count(cached)} cached" if cached else " used", palette.base)]
     words.append((f", {free} free", palette.base))
-    if cells_of([*facts, *words]) + _AROUND_FACTS <= width:
+    scale = f"1 cell = {grid.per_cell} blocks {g.dot} " if grid.per_cell > 1 else ""
+    if cells_of([*facts, *words]) + len(scale) + _AROUND_FACTS <= width:
         facts += words
     elif cached:
         facts += [(f"  {g.cached} {count(cached)}", palette.muted), (f"  {g.free} {free}", palette.muted)]
-    notes: list[Piece] = [(f"by {view.colouring}", palette.base)]
-    if grid.per_cell > 1:
-        notes.append((f" {g.dot} 1 cell = {grid.per_cell} blocks", palette.muted))
+    notes: list[Piece] = [(scale, palette.muted)] if scale else []
+    notes.append((f"by {view.colouring}", palette.base))
     notes.append((f" {g.dot} {state.block_size} tok/blk", palette.muted))
     return facts, notes
 

@@ -31,6 +31,7 @@ class Series:
     tone: str  # name of a style of the palette
     top: float | None = None  # of the scale; None goes by the largest value
     live: Callable[[EngineState], float] | None = None  # what it is now: the last point may be a moment old
+    swapped: bool = False  # says how many are swapped out beside it: they wait too, elsewhere
 
 
 def _per_cent(value: float) -> str:
@@ -41,7 +42,7 @@ SERIES: Final = (
     Series("KV used", lambda h: h.kv_used, _per_cent, "good", 1.0, lambda s: share(s.used, s.num_blocks)),
     Series("tokens/s", lambda h: h.tokens_per_second, rate, "accent"),
     Series("running", lambda h: h.running, count, "good", live=lambda s: len(s.running)),
-    Series("waiting", lambda h: h.waiting, count, "warn", live=lambda s: len(s.waiting)),
+    Series("waiting", lambda h: h.waiting, count, "warn", live=lambda s: len(s.waiting), swapped=True),
 )
 
 
@@ -95,6 +96,9 @@ class Charts(Panel):
         top = series.top if series.top is not None else round_top(peak)
         tone: Style = getattr(palette, series.tone)
         facts = [(f"  {series.text(now)}", tone)]
+        out = len(view.state.swapped) if series.swapped and view.state is not None else 0
+        if out:
+            facts.append((f" {self.glyphs.swap_out} {count(out)} swapped", palette.warn))
         notes = [(f"max {series.text(peak)}", palette.muted)]
         rows: Rows = [heading(series.title, facts, notes, width, palette, False, view.ascii)]
         for y, text in enumerate(area(values, width, high - 1, top, ascii=view.ascii)):

@@ -42,6 +42,7 @@ class Kind(StrEnum):
     SAMPLE = "sample"
     SKIP = "skip"
     MOVE = "move"
+    MISS = "miss"
     OPTION = "option"
 
     @property
@@ -82,6 +83,7 @@ _KINDS: dict[type, Kind] = {
     ev.Lifted: Kind.MOVE,
     ev.PrioritySet: Kind.MOVE,
     ev.Switched: Kind.OPTION,
+    ev.DeadlineMissed: Kind.MISS,
     ev.Finished: Kind.FINISH,
     ev.StepFailed: Kind.FAIL,
     ev.PoolResized: Kind.POOL,
@@ -100,7 +102,7 @@ _KINDS: dict[type, Kind] = {
 def together(events: Iterable[ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
     """The events of a step, its evictions as one, where the first of them was, and of a request's forks the last."""
     events = list(events)
-    evicted = [block for event in events if isinstance(event, ev.Evicted) for block in event.blocks]
+    evicted = _all_evicted([event for event in events if isinstance(event, ev.Evicted)])
     forked = {event.id: event for event in events if isinstance(event, ev.Forked)}
     for event in events:
         if isinstance(event, ev.Forked):
@@ -108,9 +110,19 @@ def together(events: Iterable[ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
                 yield event
         elif not isinstance(event, ev.Evicted):
             yield event
-        elif evicted:
-            yield ev.Evicted(evicted)
-            evicted = []
+        elif evicted is not None:
+            yield evicted
+            evicted = None
+
+
+def _all_evicted(events: list[ev.Evicted]) -> ev.Evicted | None:
+    if len(events) < 2:
+        return events[0] if events else None
+    return ev.Evicted(
+        [block for event in events for block in event.blocks],
+        [hash_ for event in events for hash_ in event.hashes],
+        [used for event in events for used in event.last_used],
+    )
 
 
 def line_of(event: ev.AnyEvent, step: int, time: float) -> Line | None:
@@ -321,6 +333,10 @@ def _switched(line: Line, e: ev.Switched, ascii: bool, g: Glyphs) -> str:
     return f"{e.option}: {before} {g.arrow} {after}"
 
 
+def _missed(line: Line, e: ev.DeadlineMissed, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  not done at its deadline, {count(e.output_tokens)} tokens so far; it goes on"
+
+
 def _step_failed(line: Line, e: ev.StepFailed, ascii: bool, g: Glyphs) -> str:
     return f"{e.where}: {short_id(e.error, ascii, 300)}; {len(e.ids)} requests ended"
 
@@ -338,7 +354,17 @@ def _evicted(line: Line, e: ev.Evicted, ascii: bool, g: Glyphs) -> str:
     text = f"{count(line.blocks)} cached block{'' if line.blocks == 1 else 's'}"
     if line.steps > 1:
         return f"{text} in {count(line.steps)} steps"
-    return f"{text}: {_some(e.blocks, g)}"
+    return f"{text}: {_some(e.blocks, g)}{_last_use(e, line.time)}"
+
+
+def _last_use(e: ev.Evicted, now: float) -> str:
+    """What the content was, and for how long nobody had used it."""
+    if not e.last_used:
+        return ""
+    least, most = now - max(e.last_used), now - min(e.last_used)
+    if len(e.blocks) == 1:
+        return f" (content {e.hashes[0]:016x}, unused for {duration(most)})"
+    return f" (unused for {duration(least)} to {duration(most)})"
 
 
 def _some(blocks: list[int], g: Glyphs) -> str:
@@ -390,6 +416,7 @@ _WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
     ev.Lifted: _lifted,
     ev.PrioritySet: _priority_set,
     ev.Switched: _switched,
+    ev.DeadlineMissed: _missed,
     ev.Finished: _finished,
     ev.StepFailed: _step_failed,
     ev.PoolResized: _pool_resized,

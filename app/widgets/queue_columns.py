@@ -15,6 +15,7 @@ from vtop.app.widgets.queue_order import QueueKind
 from vtop.app.widgets.reasons import reason_text, why_waiting
 from vtop.app.widgets.rows import Row
 from vtop.app.widgets.units import duration, share
+from vtop.app.widgets.urgency import Aging, Slack, slack_of, slack_text, waits
 from vtop.engine.request import Phase, RequestStatus
 from vtop.engine.state import RequestView
 
@@ -30,6 +31,7 @@ class Context:
     head: RequestView | None
     free: int  # blocks that can be handed out now
     swapped: RequestView | None = None  # the one that returns first
+    aging: Aging | None = None
 
 
 Draw = Callable[[Row, RequestView, int, int, Context], None]
@@ -144,6 +146,27 @@ def _output(request: RequestView, context: Context) -> str:
     return ratio(request.output_tokens, request.planned_output * len(request.sequences), 9)
 
 
+def _aged(row: Row, request: RequestView, width: int, position: int, context: Context) -> None:
+    """Priority as it is, and as it counts after the wait so far."""
+    palette, aging = context.palette, context.aging
+    if aging is None or not waits(request):
+        row.field(str(request.priority), palette.base if request.priority else palette.faint, width, "right")
+    else:
+        row.field(aging.text(request, context.now, width, context.ascii), palette.base, width, "right")
+
+
+_SLACK_STYLES = {Slack.ENOUGH: "base", Slack.SOON: "warn", Slack.MISSED: "bad"}
+
+
+def _slack(row: Row, request: RequestView, width: int, position: int, context: Context) -> None:
+    slack = slack_of(request, context.now)
+    if slack is None:
+        row.field("-", context.palette.faint, width, "right")
+    else:
+        style: Style = getattr(context.palette, _SLACK_STYLES[slack[1]])
+        row.field(slack_text(*slack), style, width, "right")
+
+
 _END_STYLES = {"stop": "good", "length": "good", "capacity": "warn", "abort": "muted", "timeout": "warn"}
 
 
@@ -164,6 +187,8 @@ AGE = Column("age", 6, 28, _plain(lambda r, c: duration(c.now - r.arrival), "mut
 PROMPT = Column("prompt", 9, 30, _plain(_prompt), "right")
 OUT = Column("output", 9, 25, _plain(_output), "right")
 PRIO = Column("prio", 4, 60, _plain(lambda r, c: str(r.priority), "base"), "right")
+AGED = Column("prio now", 9, 16, _aged, "right")
+SLACK = Column("slack", 7, 14, _slack, "right")
 GROUP = Column("group", 8, 70, _plain(lambda r, c: r.group, "muted", "left"))
 BLOCKS = Column("blk", 5, 15, _plain(lambda r, c: str(r.num_blocks)), "right")
 PHASE = Column("phase", 10, 5, _phase)
@@ -180,17 +205,32 @@ _RUNNING = (POS, ID, PHASE, PROGRESS, PROMPT, OUT, BLOCKS, PRE, AGE, TTFT, TPOT,
 _FINISHED = (ID, ENDING, PROMPT_TOKENS, TOKENS, TTFT, TPOT, TOTAL, PRE, PRIO, GROUP)
 GAP = 1
 LONGEST_REASON = 40  # cells that reasons get on top when nothing else wants them
+ROOMY = 100
+"""Columns of a screen from which aging and slack are in the tables; a smaller one has them in the details only."""
+
+
+def _columns(kind: QueueKind, aging: bool, slack: bool) -> list[Column]:
+    columns = list({"waiting": _WAITING, "running": _RUNNING, "finished": _FINISHED}[kind])
+    if aging and kind == "waiting":
+        columns[columns.index(PRIO)] = AGED
+    if slack and kind != "finished":
+        columns.insert(columns.index(AGE) + 1, SLACK)
+    return columns
 
 
 @lru_cache(maxsize=64)
-def layout(kind: QueueKind, width: int) -> tuple[tuple[Column, int], ...]:
+def layout(kind: QueueKind, width: int, aging: bool = False, slack: bool = False) -> tuple[tuple[Column, int], ...]:
     """Columns that fit in `width`, with their widths.
+
+    `aging`: waiting requests show their priority as it counts now; `slack`: those that have a deadline show how far it
+    is. Both are there because somebody asked for it, so they stay longer than lengths and ages: after these they are
+    dropped, aging before slack (among running ones, slack goes after blk).
 
     Dropped in this order as it gets narrow. Waiting: group, prio, prompt, age, output, #, pre. Running: held because,
     group, prio, tpot, ttft, prompt, age, output, blk, progress, #, pre. Finished: group, prio, total, tpot, ttft,
     prompt, pre, out tok. The id, and why a request waits, what it does, or how it ended, stay.
     """
-    columns = list({"waiting": _WAITING, "running": _RUNNING, "finished": _FINISHED}[kind])
+    columns = _columns(kind, aging, slack)
 
     def needed() -> int:
         return sum(c.width for c in columns) + GAP * (len(columns) - 1)

@@ -12,11 +12,12 @@ from textual.message import Message
 
 from vtop.app.view import View
 from vtop.app.widgets.panel import ListPanel, Rows
-from vtop.app.widgets.queue_columns import GAP, Context, layout
+from vtop.app.widgets.queue_columns import GAP, ROOMY, Context, layout
 from vtop.app.widgets.queue_order import QueueKind, QueueOrder
 from vtop.app.widgets.reasons import queue_head, swapped_head, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count
+from vtop.app.widgets.urgency import aging_of, any_deadline
 from vtop.engine.state import EngineState, RequestView
 
 MARK = 1  # column of the mark of the selected row
@@ -89,14 +90,17 @@ class QueueTable(ListPanel):
         self._place(order, self._chosen(view))
         self._shown = order.window(self.top, self.page)
         self._top_id = self._shown[0].id if self._shown else None
-        columns = layout(self.kind, width - 1 - MARK)
+        roomy = self.app.size.width >= ROOMY
+        aging = aging_of(state) if waiting and roomy else None
+        slack = roomy and self.kind != "finished" and any_deadline(state)
+        columns = layout(self.kind, width - 1 - MARK, aging is not None, slack)
         rows: Rows = [self._heading(view, state, head, width)]
         if titles:
             row = Row(width, view.ascii).gap(palette.base, MARK)
             for column, size in columns:
                 row.field(column.title, palette.muted, size, column.align).gap(palette.base, GAP)
             rows.append(row.done(palette.base))
-        context = Context(palette, self.glyphs, view.ascii, view.now, head, state.free, swapped)
+        context = Context(palette, self.glyphs, view.ascii, view.now, head, state.free, swapped, aging)
         chosen = self._chosen(view)
         self._line = None
         for line, request in enumerate(self._shown):

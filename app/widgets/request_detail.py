@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.segment import Segment
 from rich.style import Style
 
@@ -12,6 +14,7 @@ from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.reasons import head_of, host_blocks, short_id, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count, duration, share
+from vtop.app.widgets.urgency import Slack, aging_of, slack_of, slack_text, waits
 from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView, SequenceView
 
@@ -67,7 +70,8 @@ class RequestDetail(ListPanel):
 
     def _lines(self, request: RequestView, state: EngineState, view: View, width: int) -> list[Line]:
         lines = self._status(request, state, view, width)
-        lines += self._facts(request, view, width)
+        lines += self._facts(request, state, view, width)
+        lines += self._aging(request, state, view, width)
         for index, seq in enumerate(request.sequences):
             lines += self._table(seq, index if len(request.sequences) > 1 else None, view, width)
             lines += self._sharing(seq, state)
@@ -112,10 +116,13 @@ class RequestDetail(ListPanel):
         ]
         return [line, bar]
 
-    def _facts(self, request: RequestView, view: View, width: int) -> list[Line]:
+    def _facts(self, request: RequestView, state: EngineState, view: View, width: int) -> list[Line]:
         palette, g = self.palette, self.glyphs
-        deadline = "-" if request.deadline is None else duration(request.deadline - view.now)
+        aging = aging_of(state) if waits(request) else None
         ended = view.now if request.ended is None else request.ended
+        priority = str(request.priority)
+        if aging is not None:
+            priority = aging.text(request, ended, VALUE_CELLS - 1, view.ascii)
         lost = f"{count(request.tokens_lost)} tok"
         hosted = host_blocks(request)
         values = [
@@ -132,21 +139,43 @@ class RequestDetail(ListPanel):
             ("max tokens", "no limit" if request.max_tokens is None else count(request.max_tokens)),
             ("temperature", f"{request.temperature:g}"),
             ("seed", str(request.seed)),
-            ("priority", str(request.priority)),
+            ("priority", priority),
             ("group", request.group),
-            ("deadline", deadline),
         ]
+        styles = {"preempted": palette.bad} if request.preemptions else {}
+        if request.tokens_lost:
+            styles["lost"] = palette.bad
+        slack = slack_of(request, ended)
+        if request.deadline is None or slack is None:
+            values.append(("deadline", "-"))
+        else:
+            values.append(("deadline", f"after {duration(request.deadline - request.arrival)}"))
+            values.append(("slack", slack_text(*slack)))
+            styles["slack"] = {Slack.SOON: palette.warn, Slack.MISSED: palette.bad}.get(slack[1], palette.base)
+        if request.expires is not None and request.expires != request.deadline:
+            values.append(("timed out", f"after {duration(request.expires - request.arrival)}"))
         across = max(1, width // (LABEL_CELLS + VALUE_CELLS))
         down = -(-len(values) // across)
         lines: list[Line] = []
         for y in range(down):
             line: Line = []
             for label, value in values[y::down]:
-                alarming = {"preempted": request.preemptions, "lost": request.tokens_lost}.get(label, 0) > 0
                 line.append((f" {label:<{LABEL_CELLS - 1}}", palette.muted))
                 text = safe_text.fit(value, VALUE_CELLS, ascii=view.ascii)
-                line.append((text, palette.bad if alarming else palette.base))
+                line.append((text, styles.get(label, palette.base)))
             lines.append(line)
+        return lines
+
+    def _aging(self, request: RequestView, state: EngineState, view: View, width: int) -> list[Line]:
+        """How the wait changes the priority of one that waits, in words."""
+        aging = aging_of(state) if waits(request) else None
+        if aging is None:
+            return []
+        words = aging.words(request, view.now, view.ascii)
+        lines: list[Line] = []
+        for text in textwrap.wrap(words, max(16, width - LABEL_CELLS)):
+            label = "" if lines else "counts as"
+            lines.append([(f" {label:<{LABEL_CELLS - 1}}", self.palette.muted), (text, self.palette.base)])
         return lines
 
     def _section(self, title: str, fact: str, width: int) -> Line:

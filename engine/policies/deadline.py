@@ -8,7 +8,7 @@ from vtop.engine.request import Request
 
 
 class Deadline(Policy):
-    """By the time at which the request is timed out; those without one come last."""
+    """By the time at which the request should be done, or else is timed out; those without one come last."""
 
     name = "deadline"
     width = 2  # not one number with infinity for "none": JSON has no infinity

@@ -48,7 +48,7 @@ def preset_options(config: EngineConfig, num_blocks: int, max_model_len: int) ->
         priority=config.scheduling_policy == "priority",
         watermark_blocks=int(config.watermark * num_blocks),
         preemption="swap" if config.preemption_mode == "swap" else "auto",
-        reserve_full_prompt=config.admission == "reserve-full-prompt",
+        reserve_full_prompt=config.admission != "first-chunk",
         half_full_needs_block=config.preset_quirks,
         own_victim_ends_pass=config.preset_quirks,
     )

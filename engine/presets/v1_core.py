@@ -68,9 +68,11 @@ class V1Core(PresetScheduler):
     def _forget_unwritten(self, seq: Sequence) -> None:
         """Blocks count as cached from their scheduling on; those that are not going to be written do no longer."""
         promised = seq.blocks[seq.num_computed // self.blocks.block_size : seq.num_indexed]
-        gone = [block for block in promised if self.blocks.pool.index.drop(block) is not None]
+        index = self.blocks.pool.index
+        gone = [(block, key) for block in promised if (key := index.drop(block)) is not None]
         if gone:
-            self._events.append(ev.Evicted(gone))
+            hashes = [key.hash for _, key in gone]
+            self._events.append(ev.Evicted([block for block, _ in gone], hashes, [self.now] * len(gone)))
 
     def finish(
         self,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vtop.app.view import View
+from vtop.app.widgets.host_map import HostMap
 from vtop.app.widgets.queue_order import QueueOrder
+from vtop.engine.audit import AuditError
 from vtop.engine.request import RequestStatus
 from vtop_support.app_driver import running_app, screen_lines, screen_text, settle
 from vtop_support.stub_feed import StubFeed, swapping_feed
@@ -94,3 +96,64 @@ async def test_the_header_shows_options_as_they_are_now() -> None:
         first = screen_lines(app)[0]
         assert "seats 5" in first
         assert "max_num_seqs: 64 → 5" in screen_text(app)
+
+
+async def test_the_host_map_comes_with_the_first_swap_and_a_key_hides_it() -> None:
+    feed = StubFeed(8, preemption_mode="swap", num_host_blocks_override=16)
+    feed.audited.add("first", 12, 40)
+    feed.audited.add("second", 12, 40)
+    feed.run(3)
+    async with running_app(feed, size=(120, 40)) as (app, pilot, _):
+        await settle(pilot, app)
+        assert "HOST POOL" not in screen_text(app)
+        await pilot.press("7")
+        await settle(pilot, app)
+        assert "HOST POOL" not in screen_text(app) and "nothing was swapped out to it yet" in screen_text(app)
+        while not feed.audited.state.swapped:
+            feed.run()
+        await settle(pilot, app)
+        text = screen_text(app)
+        assert f"HOST POOL  {feed.audited.state.host_used}/16" in text and text.count("↓ swapped out") == 2
+        await pilot.press("7")
+        await settle(pilot, app)
+        assert "HOST POOL" not in screen_text(app)
+        await pilot.press("7")
+        feed.audited.engine.abort_request("first")
+        feed.run()
+        await settle(pilot, app)
+        text = screen_text(app)
+        assert "HOST POOL  0/16" in text and text.count("↑ swapped in") == 2
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_a_request_is_selected_by_its_host_block(size: tuple[int, int]) -> None:
+    feed = swapping_feed()
+    (out,) = feed.audited.state.swapped
+    block = feed.audited.state.swapped[out].sequences[0].host_blocks[0]
+    async with running_app(feed, size=size) as (app, pilot, _):
+        await settle(pilot, app)
+        widget = app.overview.panels["host"]
+        assert isinstance(widget, HostMap) and widget.display
+        grid = widget.grid
+        where = (grid.gutter + block % grid.columns * grid.cell_width, 1 + grid.row_of(block))
+        await pilot.click(widget, offset=where)
+        await settle(pilot, app)
+        assert app.view.selected == out and app.view.selected_block is None
+        assert f"host block {block} ■ used" in screen_text(app)
+
+
+async def test_a_resize_while_the_app_closes_is_no_error() -> None:
+    async with running_app(swapping_feed()) as (app, pilot, _):
+        await app.overview.query("#too-small").remove()
+        await pilot.resize_terminal(90, 30)
+        await pilot.pause()
+        assert app.overview.size == (90, 30) and app.is_running
+
+
+@pytest.mark.parametrize("array", ["host_owner", "host_ref_count"])
+def test_the_audit_compares_the_host_pool(array: str) -> None:
+    feed = swapping_feed()
+    feed.audited.engine.audit(feed.audited.state)
+    getattr(feed.audited.state, array)[-1] += 1
+    with pytest.raises(AuditError, match="host"):
+        feed.audited.engine.audit(feed.audited.state)

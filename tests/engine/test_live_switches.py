@@ -89,6 +89,7 @@ VALUES: dict[str, Any] = {
     "preempt_for_waiting": True,
     "skip_ahead": 2,
     "max_waiting": 3,
+    "max_predicted_ttft": 1.5,
     "max_num_seqs": 1,
     "max_num_batched_tokens": 5,
     "batching": "prefill-first",

@@ -111,6 +111,34 @@ class Frames:
             ),
         )
 
+    def swap_out(self, id: str, for_id: str, host: list[int]) -> ev.Frame:
+        """A running request with one sequence goes to these host blocks."""
+        view = self.state.requests[id]
+        blocks, used = view.sequences[0].blocks, self.state.used
+        return self.frame(
+            ev.SwappedOut(
+                id=id,
+                for_id=for_id,
+                cause=ev.PreemptCause.NO_FREE_BLOCK,
+                rule="latest",
+                key=view.key,
+                for_key=self.state.requests[for_id].key,
+                tables=[host],
+                pairs=list(zip(blocks, host, strict=True)),
+                used_before=used,
+                used_after=used - len(blocks),
+                pool=self.state.num_blocks,
+                count=view.preemptions + 1,
+            )
+        )
+
+    def swap_in(self, id: str, blocks: list[int]) -> ev.Frame:
+        """A swapped request with one sequence comes back to these blocks."""
+        view = self.state.requests[id]
+        pairs = list(zip(view.sequences[0].host_blocks, blocks, strict=True))
+        free = self.state.free
+        return self.frame(ev.SwappedIn(id=id, key=view.key, tables=[blocks], pairs=pairs, need=len(blocks), free=free))
+
     def finish(self, id: str, reason: str = "length") -> ev.Frame:
         view = self.state.requests[id]
         blocks = view.sequences[0].blocks[::-1]

@@ -7,7 +7,8 @@ import pytest
 from vtop.app.glyphs import glyphs
 from vtop.app.view import COLOURINGS, View
 from vtop.app.widgets.block_codes import FREE, Watch
-from vtop.app.widgets.block_map import COPIED_STEPS, BlockMap
+from vtop.app.widgets.block_map import BlockMap
+from vtop.app.widgets.block_pools import MARKED_SECONDS, MARKED_STEPS
 from vtop.engine import events as ev
 
 from .frames import Frames
@@ -177,14 +178,19 @@ async def test_a_selected_request_lights_shared_blocks() -> None:
 async def test_a_copy_on_write_is_marked_for_a_moment(ascii: bool, colouring: str) -> None:
     frames, view = story()
     view.ascii, view.colouring = ascii, colouring  # type: ignore[assignment]
-    widget = BlockMap()
-    widget.add(frames.frame(ev.CopiedOnWrite(id="C", source=2, target=9, logical=0)))
+    frames.frame(ev.CopiedOnWrite(id="C", source=2, target=9, logical=0))
     g = glyphs(ascii)
-    async with mounted(widget, view, 160):
+    async with mounted(BlockMap(), view, 160) as pilot:
+        widget = pilot.app.widget  # type: ignore[attr-defined]
         assert g.copied in lines_of(widget)[1]
         assert f"{g.copied} copied on write" in lines_of(widget)[-1]
-        for _ in range(COPIED_STEPS):
+        assert "C copied from block 2 at step 7" in widget.describe(view, 9).plain
+        for _ in range(MARKED_STEPS):
             frames.decode("B")
+        view.touch()
+        widget.show(view)
+        assert g.copied in lines_of(widget)[1]  # quick steps: it would hardly be seen
+        frames.frame(seconds=MARKED_SECONDS)
         view.touch()
         widget.show(view)
         assert g.copied not in lines_of(widget)[1] + lines_of(widget)[-1]

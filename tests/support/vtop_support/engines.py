@@ -53,7 +53,7 @@ class AuditedEngine:
         if isinstance(prompt, int):
             base = 1 + sum(map(ord, request_id)) * 7
             prompt = [3 + (base + 13 * i) % 900 for i in range(prompt)]
-        names = ("priority", "group", "timeout", "arrival_time", "expected_tokens")
+        names = ("priority", "group", "timeout", "deadline", "arrival_time", "expected_tokens")
         request = {name: more.pop(name) for name in names if name in more}
         more.setdefault("temperature", 0.0)
         self.engine.add_request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **more), **request)
