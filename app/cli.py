@@ -14,6 +14,7 @@ from cyclopts import App, Group, Parameter
 
 from vtop.app.burst import Lengths
 from vtop.app.options import Option, options
+from vtop.app.sim_arguments import SimArguments
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION
 
@@ -44,7 +45,9 @@ def _given_class() -> Any:
 
 if TYPE_CHECKING:
     Given = Any
+    SimGiven = SimArguments | None
 else:
+    SimGiven = Annotated[SimArguments | None, Parameter(name="*")]
     Given = Annotated[_given_class() | None, Parameter(name="*")]
 
 _WORK = Group.create_ordered("What to run")
@@ -99,6 +102,35 @@ def run(
 
     arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json)
     return run_command(_settings(given), arguments)
+
+
+@app.command
+def sim(*, given: Given = None, arguments: SimGiven = None) -> int:
+    """Simulate: the scheduler on a virtual clock; policies compared in tables and plots.
+
+    Without a workload, made-up requests arrive at --rate. On the default card 300 of them at 2, 4 and 6 per second
+    take seconds: `vtop sim --rates 2,4,6 --policies fcfs,priority,fair,sjf --priorities 0=0.8,10=0.2
+    --groups A=0.8,B=0.2 --num-gpu-blocks-override 256`.
+    """
+    from vtop.app.sim_command import sim as run_sim
+
+    return run_sim(_settings(given), arguments or SimArguments())
+
+
+@app.command
+def calibrate(file: Path, *, output: Path | None = None) -> int:
+    """Fit a card's cost model to the steps of a recording.
+
+    Parameters
+    ----------
+    file
+        A recording, made with `vtop run --record`.
+    output
+        Write the card to this TOML file; `vtop sim --card` takes it.
+    """
+    from vtop.app.calibrate_command import calibrate as run_calibrate
+
+    return run_calibrate(file, output)
 
 
 @app.command

@@ -1,0 +1,67 @@
+"""Results of `vtop sim` for programs: JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vtop.engine.cards import Card
+from vtop.engine.compare import Outcome, rows
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue
+from vtop.engine.version import VERSION
+
+
+def as_json(outcomes: Sequence[Outcome], config: EngineConfig, card: Card) -> str:
+    """One object: what ran, every run, and the means over seeds. A number that is not there is null."""
+    data: dict[str, Any] = {
+        "version": VERSION,
+        "card": card.name,
+        "model": card.shape.name,
+        "config": asdict(config),
+        "runs": [_run(outcome) for outcome in outcomes],
+        "rows": [
+            {
+                "policy": row.policy,
+                "rate": row.rate,
+                "seeds": row.seeds,
+                "mean": _clean(row.mean),
+                "half_width": _clean(row.half_width),
+            }
+            for row in rows(outcomes)
+        ],
+    }
+    return json.dumps(data, default=str, allow_nan=False)
+
+
+def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """One line per run. Raises BadValue."""
+    names = list(outcomes[0].measures)
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["policy", "rate", "seed", *names])
+            for o in outcomes:
+                values = ["" if math.isnan(v) else f"{v:.9g}" for v in o.measures.values()]
+                writer.writerow([o.policy, "" if o.rate is None else f"{o.rate:g}", o.seed, *values])
+    except OSError as error:
+        raise BadValue("--csv", str(path), f"cannot be written ({error.strerror})") from None
+
+
+def _run(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "policy": outcome.policy,
+        "rate": outcome.rate,
+        "seed": outcome.seed,
+        "wall_seconds": outcome.wall,
+        **_clean(outcome.measures),
+    }
+
+
+def _clean(measures: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in measures.items()}

@@ -1,0 +1,169 @@
+"""Cards: a device with a model on it, as a cost model. Fitted ones, rooflines by data sheet, and files."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from vtop.engine.cost_model import CostModel, HingeCost, Roofline
+from vtop.engine.errors import BadValue
+from vtop.engine.model_shapes import ModelShape, model_shape
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """`memory` is of all GPUs together, in bytes; None when blocks must be given."""
+
+    name: str
+    device: str
+    shape: ModelShape
+    cost: CostModel
+    memory: float | None = None
+
+    def blocks(self, block_size: int, utilization: float) -> int | None:
+        """KV blocks that fit beside the weights; None when the memory is not known."""
+        if self.memory is None:
+            return None
+        room = self.memory * utilization - self.shape.weight_bytes
+        blocks = int(room // (self.shape.kv_bytes_per_token * block_size))
+        if blocks < 1:
+            remedy = f"{self.shape.name} leaves no room for KV; give more gpus or a smaller model"
+            raise BadValue("card", self.name, remedy)
+        return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """A data sheet: dense bf16 FLOP per second, bytes per second, bytes."""
+
+    device: str
+    flops: float
+    bandwidth: float
+    memory: float
+
+
+SHEETS = {
+    "a100": _Sheet("A100 80GB", 312e12, 2.039e12, 80e9),
+    "h100": _Sheet("H100", 989e12, 3.35e12, 80e9),
+    "h200": _Sheet("H200", 989e12, 4.8e12, 141e9),
+    "b200": _Sheet("B200", 2250e12, 8.0e12, 180e9),
+    "l40s": _Sheet("L40S", 362e12, 0.864e12, 48e9),
+}
+
+# Fitted to a published layer profile of Llama-3.1-8B in bf16: 2.1 % and 1.9 % mean error on held-out random steps.
+_FITTED = {
+    "rtx4090": (
+        "RTX 4090",
+        HingeCost(
+            c0=0.01703, ct=3.748e-05, ch=5.183e-05, knee=192, cd=2.506e-06, ck=1.461e-07, ca=3.738e-09,
+            swap_s_per_block=8.4e-05, cow_s_per_block=4e-06,
+        ),
+    ),
+    "rtxpro6000": (
+        "RTX PRO 6000",
+        HingeCost(
+            c0=0.0111, ct=1.852e-05, ch=1.754e-05, knee=256, cd=2.9e-06, ck=9.28e-08, ca=1.4e-09,
+            swap_s_per_block=8.4e-05, cow_s_per_block=4e-06,
+        ),
+    ),
+}  # fmt: skip
+
+DEFAULT_CARD = "rtx4090"
+DEFAULT_SHAPE = "llama-8b"
+
+
+def card_names() -> tuple[str, ...]:
+    return (*_FITTED, *SHEETS)
+
+
+def find_card(name: str, shape: str | None = None, gpus: int = 1, block_size: int = 16) -> Card:
+    """By name, or from a file that `save_card` wrote. `shape` and `gpus` are of rooflines only. Raises BadValue."""
+    if gpus < 1:
+        raise BadValue("gpus", gpus, "give at least 1")
+    key = name.lower().replace(" ", "").replace("_", "")
+    if key in _FITTED:
+        device, cost = _FITTED[key]
+        if gpus != 1 or (shape is not None and model_shape(shape).name != DEFAULT_SHAPE):
+            rooflines = ", ".join(SHEETS)
+            raise BadValue("card", name, f"was fitted with one GPU and {DEFAULT_SHAPE}; for others choose {rooflines}")
+        return Card(key, device, model_shape(DEFAULT_SHAPE), cost)
+    if key in SHEETS:
+        sheet, model = SHEETS[key], model_shape(shape or DEFAULT_SHAPE)
+        device = sheet.device if gpus == 1 else f"{gpus} x {sheet.device}"
+        roofline = Roofline(model, sheet.flops, sheet.bandwidth, gpus, block_size)
+        return Card(key, device, model, roofline, sheet.memory * gpus)
+    if Path(name).is_file():
+        return load_card(Path(name))
+    close = difflib.get_close_matches(key, card_names(), n=1)
+    nearest = f"; did you mean {close[0]}?" if close else ""
+    raise BadValue("card", name, f"give a file of `vtop calibrate` or one of {', '.join(card_names())}{nearest}")
+
+
+def scaled(card: Card, factor: float) -> Card:
+    """The same card with every forward pass `factor` times as long."""
+    cost = card.cost
+    if isinstance(cost, (HingeCost, Roofline)):
+        return replace(card, cost=replace(cost, scale=cost.scale * factor))
+    raise TypeError(f"{type(cost).__name__} cannot be scaled")
+
+
+def card_text(card: Card, notes: list[str] | None = None) -> str:
+    """A fitted card as TOML, with `notes` as comments. Raises TypeError for a roofline."""
+    if not isinstance(card.cost, HingeCost):
+        raise TypeError("only fitted cards are written to files")
+    shape = card.shape
+    lines = [f"# {note}" for note in notes or []]
+    lines += [f"name = {_text(card.name)}", f"device = {_text(card.device)}", "", "[cost]"]
+    lines += [f"{f.name} = {getattr(card.cost, f.name)!r}" for f in fields(HingeCost)]
+    lines += ["", "[shape]"]
+    lines += [
+        f"{f.name} = {_text(value) if isinstance(value := getattr(shape, f.name), str) else repr(value)}"
+        for f in fields(ModelShape)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+
+def load_card(path: Path) -> Card:
+    """Read what `card_text` wrote. Raises BadValue naming file and key."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadValue("card", str(path), f"cannot be read as TOML ({error})") from None
+    cost = HingeCost(**_known(data, "cost", HingeCost, path))
+    shape_data = _known(data, "shape", ModelShape, path) if "shape" in data else None
+    shape = ModelShape(**shape_data) if shape_data else model_shape(DEFAULT_SHAPE)
+    return Card(str(data.get("name", path.stem)), str(data.get("device", "unknown")), shape, cost)
+
+
+def _known(data: dict[str, Any], section: str, kind: type[Any], path: Path) -> dict[str, Any]:
+    values = data.get(section)
+    if not isinstance(values, dict):
+        raise BadValue("card", str(path), f"has no [{section}]; `vtop calibrate` writes such files")
+    names = {f.name: f for f in fields(kind)}
+    for key, value in values.items():
+        if key not in names:
+            close = difflib.get_close_matches(key, names, n=1)
+            raise BadValue(
+                f"{section}.{key}", value, f"{path} has an unknown key" + (f"; {close[0]}?" if close else "")
+            )
+        wanted = (str,) if names[key].type == "str" else (int, float)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise BadValue(f"{section}.{key}", value, f"{path}: give a {'text' if str in wanted else 'number'}")
+    missing = [n for n, f in names.items() if n not in values and n in _REQUIRED.get(section, ())]
+    if missing:
+        raise BadValue("card", str(path), f"[{section}] has no {missing[0]}")
+    return values
+
+
+_REQUIRED = {
+    "cost": ("c0", "ct"),
+    "shape": ("name", "parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "max_model_len"),
+}

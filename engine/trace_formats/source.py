@@ -1,0 +1,173 @@
+"""A trace file as numbered lines, and rows whose columns are checked: what every reader of a format shares.
+
+Traces come from strangers: a line, a number and an id have bounds, a file is read line by line, and every error names
+the place in one line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from vtop.engine.errors import BadValue
+
+GZIP_MAGIC = b"\x1f\x8b"
+MAX_LINE = 1 << 24  # bytes
+MAX_TOKENS = 10_000_000  # of one prompt or output; models take far fewer
+MAX_SECONDS = 1e15  # a wall clock in milliseconds fits
+MAX_ID = 200  # characters
+_CHUNK = 1 << 16
+_WHOLE = re.compile(r"[0-9]{1,18}(\.0*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a file something stands; `line` counts from 1."""
+
+    path: Path
+    line: int | None = None
+
+    def bad(self, value: object, remedy: str, column: str = "") -> BadValue:
+        """The error for a value at this place."""
+        name = "".join(c if c.isprintable() else "?" for c in self.path.name)
+        where = name if self.line is None else f"{name}, line {self.line}"
+        return BadValue(f"{where}, {column}" if column else where, value, remedy)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unzipped when its first bytes say gzip. Raises BadValue when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            if zipped:
+                with gzip.open(file) as unzipped:
+                    yield unzipped  # type: ignore[misc]
+            else:
+                yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Place(path).bad(str(path), f"is damaged gzip ({error}); fetch it again") from error
+    except OSError as error:
+        raise Place(path).bad(str(path), f"cannot be read ({error.strerror or error})") from error
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[Place, str]]:
+    """Lines that are not blank, without their ends and a byte order mark. Raises BadValue."""
+    with opened(path) as file:
+        number = 0
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            place = Place(path, number)
+            if text := decoded(place, line):
+                yield place, text
+
+
+def first_line(path: Path) -> tuple[Place, str] | None:
+    """The first line that is not blank, or "[" where a JSON list begins: such a list may be one endless line.
+
+    Reads no more than it needs, so that a recording cut right behind its first line is still known. Raises BadValue.
+    """
+    head = bytearray()  # from the first byte that is not blank
+    lines_before = 0
+    try:
+        with path.open("rb") as file:
+            data = file.read(_CHUNK)
+            unzip = zlib.decompressobj(31) if data[:2] == GZIP_MAGIC else None
+            start = codecs.BOM_UTF8
+            while data:
+                more = unzip.decompress(data) if unzip else data
+                if not head:
+                    text = more.removeprefix(start).lstrip()
+                    lines_before += more[: len(more) - len(text)].count(b"\n")
+                    start, more = b"", text
+                head += more
+                if head[:1] == b"[" or b"\n" in more or len(head) > MAX_LINE:
+                    break
+                data = file.read(_CHUNK)
+    except zlib.error as error:
+        raise Place(path).bad(str(path), f"is damaged gzip ({error}); fetch it again") from error
+    except OSError as error:
+        raise Place(path).bad(str(path), f"cannot be read ({error.strerror})") from error
+    if not head:
+        return None
+    place = Place(path, lines_before + 1)
+    return place, "[" if head[:1] == b"[" else decoded(place, bytes(head.partition(b"\n")[0]))
+
+
+def decoded(place: Place, line: bytes) -> str:
+    """A line as text. Raises BadValue when it is too long or no UTF-8."""
+    if len(line) > MAX_LINE:
+        raise place.bad(line[:20], f"is longer than {MAX_LINE >> 20} MiB; traces have one request a line")
+    try:
+        return line.decode("utf-8-sig" if place.line == 1 else "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise place.bad(line[max(0, error.start - 10) : error.start + 10], "is not UTF-8 text") from error
+
+
+def json_object(place: Place, text: str | bytes) -> dict[str, Any]:
+    """The JSON object of one line. Raises BadValue."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise place.bad(text[:80], f"is not JSON ({error}); every line is one request") from error
+    if not isinstance(value, dict):
+        raise place.bad(text[:80], "is not a JSON object; every line is one request")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request of a trace: its columns as they stand in the file (text of a CSV, values of JSON)."""
+
+    place: Place
+    values: Mapping[str, Any]
+
+    def get(self, column: str) -> Any:
+        """A column as it is. Raises BadValue when it is missing."""
+        try:
+            return self.values[column]
+        except KeyError:
+            raise self.place.bad(None, "is missing", column) from None
+
+    def tokens(self, column: str) -> int:
+        """A number of tokens, 0 or more. Raises BadValue."""
+        value = self.get(column)
+        if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+            whole = int(value.strip().partition(".")[0])
+        elif isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == value // 1:
+            whole = int(value)
+        else:
+            raise self.place.bad(value, "is no whole number of tokens", column)
+        if whole > MAX_TOKENS:
+            raise self.place.bad(value, f"is more than {MAX_TOKENS:,} tokens, which no model takes", column)
+        return whole
+
+    def seconds(self, column: str) -> float:
+        """A finite number. Raises BadValue."""
+        value = self.get(column)
+        if isinstance(value, str):
+            number = float(value) if len(value) < 64 and _NUMBER.fullmatch(value.strip()) else math.nan
+        else:
+            number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        if not abs(number) < MAX_SECONDS:
+            raise self.place.bad(value, "is no time; use a number", column)
+        return float(number)
+
+    def name(self, column: str) -> str:
+        """A text or number that names something. Raises BadValue."""
+        value = self.get(column)
+        if isinstance(value, bool) or not isinstance(value, str | int) or not 0 < len(str(value)) <= MAX_ID:
+            raise self.place.bad(value, f"is no id; use a text of 1 to {MAX_ID} characters or a number", column)
+        return str(value)

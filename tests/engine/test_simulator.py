@@ -1,0 +1,188 @@
+"""The simulator as a whole: every policy runs, time only goes forward, numbers mean what they say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vtop.engine.cards import find_card
+from vtop.engine.compare import Case, mean_and_half_width, parse_policies, rows, run_cases
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue
+from vtop.engine.events import Frame
+from vtop.engine.gaps import GapHistogram
+from vtop.engine.measures import jain, measures, overtakings
+from vtop.engine.metrics import percentile
+from vtop.engine.policies import POLICIES
+from vtop.engine.simulator import Simulation, simulate
+from vtop.engine.workload import Job, Workload
+from vtop.engine.workload_gen import ClosedLoop, Fixed, Poisson, WorkloadSpec, generate
+
+CARD = find_card("rtx4090")
+
+
+def trace(count: int = 20, **more: Any) -> Workload:
+    return Workload("trace", tuple(Job(f"j{i}", 0.1 * i, 60 + 7 * i, 30 + 3 * i, **more) for i in range(count)))
+
+
+def run(workload: Workload, until: float | None = None, **options: Any) -> Any:
+    options.setdefault("num_gpu_blocks_override", 64)
+    return simulate(Simulation(workload, EngineConfig(**options), CARD, until))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_registered_policy_runs_the_same_trace(policy: str) -> None:
+    """E124."""
+    result = run(trace(), scheduling_policy=policy)
+    found = result.measures()
+    assert found["completed"] == found["requests"] == 20
+    assert not any(math.isnan(found[name]) for name in ("ttft_mean", "tpot_p99", "e2e_p50", "itl_p90"))
+
+
+@pytest.mark.parametrize("preset", ["vllm-v0", "vllm-v1"])
+def test_presets_run_in_virtual_time(preset: str) -> None:
+    assert run(trace(), preset=preset, max_model_len=2048).measures()["completed"] == 20
+
+
+def test_policies_of_an_oversubscribed_pool_side_by_side() -> None:
+    """E016: eager admission computes most again, reserving the worst case nothing."""
+    workload = Workload("all at once", tuple(Job(f"j{i}", 0.0, 64, 256) for i in range(32)))
+    choices = parse_policies("fcfs:admission=first-chunk,fcfs:watermark=0.1,fcfs:admission=reserve-worst-case")
+    config = EngineConfig(num_gpu_blocks_override=80, enable_prefix_caching=False)
+    cases = [Case(c.label, None, 0, Simulation(workload, c.apply(config), CARD)) for c in choices]
+    eager, watermark, reserved = (row.mean for row in rows(run_cases(cases)))
+    for name in ("tokens_per_second", "ttft_mean", "itl_p99", "preemptions", "lost_tokens"):
+        assert all(name in found for found in (eager, watermark, reserved))
+    assert eager["lost_tokens"] > watermark["lost_tokens"] > reserved["lost_tokens"] == 0
+    assert reserved["preemptions"] == 0 < eager["preemptions"]
+    assert eager["ttft_mean"] < reserved["ttft_mean"]  # what hides the loss
+
+
+def test_first_token_end_and_gaps_through_a_preemption() -> None:
+    """E110: a preempted request's wait is in its gaps, and the sums are the parts."""
+    result = simulate(
+        Simulation(
+            Workload("two", (Job("a", 0.0, 64, 60), Job("b", 0.01, 64, 60))),
+            EngineConfig(num_gpu_blocks_override=12, enable_prefix_caching=False),
+            CARD,
+            keep_gaps=True,
+        )
+    )
+    ledger = result.ledger
+    assert ledger.counts.preemptions > 0
+    for record in ledger.records:
+        gaps = ledger.gaps_of[record.id]
+        assert len(gaps) == 59
+        assert math.fsum(gaps) == pytest.approx(record.last_token - record.first_token)
+        assert record.tpot == pytest.approx(math.fsum(gaps) / 59)
+        assert record.e2e == pytest.approx(record.ttft + math.fsum(gaps))
+    assert ledger.counts.output == sum(r.output_tokens for r in ledger.records) == 120
+    assert ledger.counts.lost == sum(r.tokens_lost for r in ledger.records)
+
+
+def test_time_goes_forward_and_nothing_happens_before_it_arrives() -> None:
+    frames: list[Frame] = []
+    workload = trace(12)
+    result = simulate(
+        Simulation(workload, EngineConfig(num_gpu_blocks_override=64), CARD), on_frame=lambda f: frames.append(f)
+    )
+    times = [t for f in frames for t in (f.began, f.time)]
+    assert times == sorted(times)
+    for job, record in zip(workload.jobs, result.ledger.records, strict=True):
+        assert record.id == job.id and record.arrival == pytest.approx(job.at)
+        assert record.arrival <= record.admitted < record.first_token <= record.last_token <= record.ended
+
+
+def test_one_request_alone_takes_what_the_card_says() -> None:
+    result = run(Workload("one", (Job("a", 1.5, 100, 3),)))
+    cost = CARD.cost
+    prefill = cost.c0 + cost.ct * 100 + cost.ca * 100 * 50
+    decode = [cost.c0 + cost.ct + cost.cd + cost.ck * context for context in (101, 102)]
+    [record] = result.ledger.records
+    assert record.ttft == pytest.approx(prefill)
+    assert record.e2e == pytest.approx(prefill + sum(decode))
+    assert result.measures()["seconds"] == pytest.approx(record.e2e)
+
+
+def test_a_closed_loop_never_has_more_requests_than_clients() -> None:
+    spec = WorkloadSpec(requests=40, arrivals=ClosedLoop(3, 0.2), prompt=Fixed(50), output=Fixed(20))
+    result = run(generate(spec, 1))
+    alive = 0
+    changes = [(r.arrival, 1) for r in result.ledger.records] + [(r.ended, -1) for r in result.ledger.records]
+    for _, change in sorted(changes):
+        alive += change
+        assert alive <= 3
+    assert result.measures()["completed"] == 40
+
+
+def test_time_outs_come_although_nothing_can_be_computed() -> None:
+    jobs = (Job("big", 0.0, 900, 50), Job("waits", 0.1, 900, 5, timeout=0.4))
+    result = run(Workload("blocked", jobs))
+    assert {r.id: r.reason for r in result.ledger.records} == {"big": "length", "waits": "timeout"}
+    assert result.ledger.records[1].ended == pytest.approx(0.5, abs=0.05)
+
+
+def test_until_ends_a_run() -> None:
+    result = run(trace(30), until=1.0)
+    assert 1.0 <= result.ledger.time < 1.2
+    assert result.measures()["completed"] < 30
+
+
+def test_a_job_that_never_fits_is_refused_and_what_follows_it_comes() -> None:
+    jobs = (Job("huge", 0.0, 5000, 5), Job("next", 0.5, 20, 5, after="huge"))
+    result = run(Workload("refused", jobs))
+    assert result.ledger.outcomes == {"refused": 1, "length": 1}
+
+
+def test_processes_give_what_one_gives() -> None:
+    workload = generate(WorkloadSpec(requests=30, arrivals=Poisson(5.0)), 3)
+    choices = parse_policies("fcfs,sjf")
+    config = EngineConfig(num_gpu_blocks_override=128)
+    cases = [Case(c.label, 5.0, s, Simulation(workload, c.apply(config), CARD)) for c in choices for s in (0, 1)]
+    alone, together = run_cases(cases), run_cases(cases, workers=2)
+    assert [(o.policy, str(o.measures)) for o in alone] == [(o.policy, str(o.measures)) for o in together]  # NaN: no group
+    assert [row.seeds for row in rows(alone)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [("fcfs:agin_rate=1", "--policies"), ("nope", "scheduling_policy"), ("", "--policies"), ("fcfs:watermark", "--policies"),
+     ("fcfs:watermark=2", "watermark")],
+)  # fmt: skip
+def test_a_bad_list_of_policies_is_named(text: str, field: str) -> None:
+    with pytest.raises(BadValue) as caught:
+        [choice.apply(EngineConfig()) for choice in parse_policies(text)]
+    assert caught.value.field == field
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=200))
+def test_the_histogram_is_within_a_percent(values: list[float]) -> None:
+    histogram = GapHistogram()
+    for value in values:
+        histogram.add(value)
+    assert histogram.mean == pytest.approx(sum(values) / len(values))
+    assert histogram.most == max(values)
+    ordered = sorted(values)
+    for share in (0.0, 0.5, 0.9, 1.0):
+        low = ordered[math.floor(share * (len(values) - 1))]
+        assert low * 0.99 <= histogram.percentile(share) <= max(low, percentile(values, share)) * 1.011
+
+
+def test_small_measures() -> None:
+    assert jain([3, 3, 3]) == pytest.approx(1.0)
+    assert jain([1, 0, 0, 0]) == pytest.approx(0.25)
+    assert mean_and_half_width([2.0]) == (2.0, pytest.approx(math.nan, nan_ok=True))
+    mean, half = mean_and_half_width([1.0, 2.0, 3.0])
+    assert mean == 2.0 and half == pytest.approx(4.30 / math.sqrt(3), rel=1e-3)
+    result = run(trace(10), scheduling_policy="sjf", max_num_seqs=1)
+    passed = overtakings(result.ledger.records)
+    order = sorted(result.ledger.records, key=lambda r: r.admitted)
+    for record in result.ledger.records:
+        later = [o for o in order[: order.index(record)] if (o.arrival, o.number) > (record.arrival, record.number)]
+        assert passed[record.id] == len(later)
+    assert measures(result.ledger)["overtaken"] == max(passed.values())
