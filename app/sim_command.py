@@ -18,6 +18,7 @@ from vtop.engine.cards import Card
 from vtop.engine.compare import Case, Outcome, rows, run_cases
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.simulator import device_blocks
 
 
 def sim(settings: Settings, arguments: SimArguments) -> int:
@@ -88,6 +89,7 @@ def _compare(config: EngineConfig, arguments: SimArguments) -> int:
 
 def run_with_progress(cases: Sequence[Case], arguments: SimArguments) -> list[Outcome]:
     """Run the cases with a bar on stderr."""
+    limits = sim_work.limits(arguments)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     unit = "requests" if len(cases) == 1 else "runs"
@@ -96,7 +98,7 @@ def run_with_progress(cases: Sequence[Case], arguments: SimArguments) -> list[Ou
         return run_cases(
             cases,
             workers=arguments.workers or os.cpu_count() or 1,
-            limits=sim_work.limits(arguments),
+            limits=limits,
             curves=arguments.plot is not None,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
@@ -106,9 +108,8 @@ def _print(
     console: Console, cases: Sequence[Case], outcomes: Sequence[Outcome], config: EngineConfig, card: Card
 ) -> None:
     first = cases[0].simulation
-    blocks = config.num_gpu_blocks_override or card.blocks(config.block_size, config.gpu_memory_utilization)
     facts = [
-        f"{card.device}, {card.shape.name}, {blocks:,} blocks of {config.block_size}",
+        f"{card.device}, {card.shape.name}, {device_blocks(config, card):,} blocks of {config.block_size}",
         f"preset {config.preset}, budget {config.token_budget(config.max_model_len or card.shape.max_model_len):,}",
         f"at most {config.max_num_seqs} sequences, {config.preemption_mode}",
         f"{len(first.workload.jobs):,} requests of {first.workload.name}",

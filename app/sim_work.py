@@ -13,7 +13,7 @@ from vtop.engine.compare import Case, PolicyChoice, parse_policies
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.measures import Limits
-from vtop.engine.simulator import Simulation
+from vtop.engine.simulator import Simulation, device_blocks
 from vtop.engine.traces import SHIPPED, open_trace, shipped_trace
 from vtop.engine.workload import Workload
 from vtop.engine.workload_gen import WorkloadSpec, generate
@@ -108,9 +108,9 @@ def cases(arguments: SimArguments, config: EngineConfig) -> list[Case]:
         for seed in range(arguments.seeds if trace is None else 1):
             workload = _workload(arguments, trace, rate, config.seed + seed)
             for label, chosen in choices:
-                made.append(
-                    Case(label, rate, seed, Simulation(workload, replace(chosen, seed=config.seed + seed), card))
-                )
+                simulation = Simulation(workload, replace(chosen, seed=config.seed + seed), card)
+                made.append(Case(label, rate, seed, simulation))
+    device_blocks(config, card)  # what is wrong with it is told now, not by the first run
     return made
 
 

@@ -61,6 +61,7 @@ _FITTED = {
             c0=0.01703, ct=3.748e-05, ch=5.183e-05, knee=192, cd=2.506e-06, ck=1.461e-07, ca=3.738e-09,
             swap_s_per_block=8.4e-05, cow_s_per_block=4e-06,
         ),
+        24e9,
     ),
     "rtxpro6000": (
         "RTX PRO 6000",
@@ -68,6 +69,7 @@ _FITTED = {
             c0=0.0111, ct=1.852e-05, ch=1.754e-05, knee=256, cd=2.9e-06, ck=9.28e-08, ca=1.4e-09,
             swap_s_per_block=8.4e-05, cow_s_per_block=4e-06,
         ),
+        96e9,
     ),
 }  # fmt: skip
 
@@ -85,11 +87,11 @@ def find_card(name: str, shape: str | None = None, gpus: int = 1, block_size: in
         raise BadValue("gpus", gpus, "give at least 1")
     key = name.lower().replace(" ", "").replace("_", "")
     if key in _FITTED:
-        device, cost = _FITTED[key]
+        device, cost, memory = _FITTED[key]
         if gpus != 1 or (shape is not None and model_shape(shape).name != DEFAULT_SHAPE):
             rooflines = ", ".join(SHEETS)
             raise BadValue("card", name, f"was fitted with one GPU and {DEFAULT_SHAPE}; for others choose {rooflines}")
-        return Card(key, device, model_shape(DEFAULT_SHAPE), cost)
+        return Card(key, device, model_shape(DEFAULT_SHAPE), cost, memory)
     if key in SHEETS:
         sheet, model = SHEETS[key], model_shape(shape or DEFAULT_SHAPE)
         device = sheet.device if gpus == 1 else f"{gpus} x {sheet.device}"

@@ -18,12 +18,13 @@ class GapHistogram:
         self.most = 0.0
         self._buckets: Counter[int] = Counter()
 
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.total += seconds
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count a time, or `count` equal ones."""
+        self.count += count
+        self.total += seconds * count
         if seconds > self.most:
             self.most = seconds
-        self._buckets[int(math.log(seconds / LEAST) / WIDTH) if seconds > LEAST else 0] += 1
+        self._buckets[int(math.log(seconds / LEAST) / WIDTH) if seconds > LEAST else 0] += count
 
     @property
     def mean(self) -> float:

@@ -297,7 +297,8 @@ class Ledger:
             self.service[record.group] = self.service.get(record.group, 0.0) + new
 
     def _tokens(self, e: ev.Tokens) -> None:
-        now, alive, gaps, service = self.time, self._alive, self.gaps, self.service
+        now, alive, service = self.time, self._alive, self.service
+        lasts: dict[float, int] = {}  # most of a batch had their last token in the same step
         for request_id in e.ids:
             record = alive[request_id]
             last = record.last_token
@@ -306,7 +307,7 @@ class Ledger:
                 self._enter(request_id, "decode", now)
             elif last < now:
                 gap = now - last
-                gaps.add(gap)
+                lasts[last] = lasts.get(last, 0) + 1
                 if gap > record.longest_gap:
                     record.longest_gap = gap
                 if self.gaps_of is not None:
@@ -314,6 +315,8 @@ class Ledger:
             record.last_token = now
             record.output_tokens += 1
             service[record.group] = service.get(record.group, 0.0) + 2.0
+        for last, count in lasts.items():
+            self.gaps.add(now - last, count)
         self.counts.output += len(e.ids)
 
     def _preempted(self, e: ev.Preempted) -> None:

@@ -49,10 +49,7 @@ class SimResult:
 def build(simulation: Simulation, time_scale: float | None = None) -> WorkloadEngine:
     """The engine of a simulation, ready to be stepped. Raises BadValue when pools or lengths do not fit."""
     config, card = simulation.config, simulation.card
-    num_blocks = config.num_gpu_blocks_override or card.blocks(config.block_size, config.gpu_memory_utilization)
-    if num_blocks is None:
-        remedy = f"card {card.name} does not say how much memory there is; give a number of blocks"
-        raise BadValue("num_gpu_blocks_override", None, remedy)
+    num_blocks = device_blocks(config, card)
     host = host_blocks(config, card)
     clock = ManualClock()
     executor = VirtualExecutor(card.cost, clock, num_blocks, host, config.seed)
@@ -75,6 +72,15 @@ def build(simulation: Simulation, time_scale: float | None = None) -> WorkloadEn
         outputs=LengthOutput(),
         facts=facts,
     )
+
+
+def device_blocks(config: EngineConfig, card: Card) -> int:
+    """Blocks of the device pool: as many as were asked for, or as fit on the card. Raises BadValue."""
+    num_blocks = config.num_gpu_blocks_override or card.blocks(config.block_size, config.gpu_memory_utilization)
+    if num_blocks is None:
+        remedy = f"card {card.name} does not say how much memory there is; give a number of blocks"
+        raise BadValue("num_gpu_blocks_override", None, remedy)
+    return num_blocks
 
 
 def host_blocks(config: EngineConfig, card: Card) -> int:

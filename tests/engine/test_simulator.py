@@ -144,15 +144,22 @@ def test_processes_give_what_one_gives() -> None:
     config = EngineConfig(num_gpu_blocks_override=128)
     cases = [Case(c.label, 5.0, s, Simulation(workload, c.apply(config), CARD)) for c in choices for s in (0, 1)]
     alone, together = run_cases(cases), run_cases(cases, workers=2)
-    assert [(o.policy, str(o.measures)) for o in alone] == [(o.policy, str(o.measures)) for o in together]  # NaN: no group
+    assert [(o.policy, str(o.measures)) for o in alone] == [
+        (o.policy, str(o.measures)) for o in together
+    ]  # NaN: no group
     assert [row.seeds for row in rows(alone)] == [2, 2]
 
 
 @pytest.mark.parametrize(
     ("text", "field"),
-    [("fcfs:agin_rate=1", "--policies"), ("nope", "scheduling_policy"), ("", "--policies"), ("fcfs:watermark", "--policies"),
-     ("fcfs:watermark=2", "watermark")],
-)  # fmt: skip
+    [
+        ("fcfs:agin_rate=1", "--policies"),
+        ("nope", "scheduling_policy"),
+        ("", "--policies"),
+        ("fcfs:watermark", "--policies"),
+        ("fcfs:watermark=2", "watermark"),
+    ],
+)
 def test_a_bad_list_of_policies_is_named(text: str, field: str) -> None:
     with pytest.raises(BadValue) as caught:
         [choice.apply(EngineConfig()) for choice in parse_policies(text)]

@@ -1,0 +1,96 @@
+"""`vtop sim --tui`: a simulation in the app. It stays when the workload has ended, and more can be injected."""
+
+from __future__ import annotations
+
+from vtop.app.playing import Playing
+from vtop.app.run_command import check_screen
+from vtop.app.screens.look_bar import Look
+from vtop.app.settings import Settings
+from vtop.app.sim_arguments import SimArguments
+from vtop.app.work import Work
+from vtop.engine.cards import find_card
+from vtop.engine.commands import AddRequest
+from vtop.engine.errors import BadValue
+from vtop.engine.made_up_tokens import MadeUpTokenizer
+from vtop.engine.request import SamplingParams
+from vtop.engine.simulator import Simulation, build
+from vtop.engine.workload_engine import WorkloadEngine
+
+MAX_BEHIND = 200  # Frames: a simulation is faster than any screen, and what it is ahead takes memory and time to show
+
+
+def watch(settings: Settings, arguments: SimArguments) -> int:
+    """Show what the arguments ask for; returns the exit code."""
+    from vtop.app.play_command import checked_scale, look_of, scenario_and_variant, scenario_simulation
+
+    _check(arguments)
+    scale = checked_scale(arguments.time_scale)
+    if arguments.scenario is None:
+        return run_simulation(settings, _one_case(settings, arguments), scale=scale)
+    scenario, variant = scenario_and_variant(arguments.scenario)
+    default = SimArguments()
+    same = (arguments.card, arguments.model_shape, arguments.gpus) == (default.card, default.model_shape, default.gpus)
+    card = None if same else find_card(arguments.card, arguments.model_shape, arguments.gpus)
+    simulation = scenario_simulation(settings, scenario, variant, card)
+    return run_simulation(settings, simulation, look=look_of(scenario, variant), scale=scale)
+
+
+def _check(arguments: SimArguments) -> None:
+    others = (
+        ("--json", arguments.json), ("--csv", arguments.csv), ("--plot", arguments.plot), ("--check", arguments.check),
+    )  # fmt: skip
+    for name, given in others:
+        if given:
+            raise BadValue(name, given if given is True else str(given), "it goes without --tui")
+
+
+def _one_case(settings: Settings, arguments: SimArguments) -> Simulation:
+    from vtop.app.sim_work import cases
+
+    found = cases(arguments, settings.engine_config())
+    if len(found) > 1:
+        raise BadValue("--tui", True, f"it shows one run, not {len(found)}; give one rate, policy and seed")
+    return found[0].simulation
+
+
+def make_engine(simulation: Simulation, scale: float) -> WorkloadEngine:
+    """An engine for people: text becomes made-up tokens, and nothing that they do is a deadlock."""
+    engine = build(simulation, scale or None)
+    engine.tokenizer = MadeUpTokenizer()
+    engine.patient = True
+    return engine
+
+
+def run_simulation(
+    settings: Settings,
+    simulation: Simulation,
+    *,
+    scale: float,
+    look: Look | None = None,
+    work: Work | None = None,
+) -> int:
+    """Show a simulation until the person leaves. What cannot be used is said before the screen is there."""
+    work = work or Work()
+    app_config = settings.app_config()
+    engine = make_engine(simulation, scale)
+    check_screen()
+    from vtop.app.live_feed import LiveFeed
+    from vtop.app.run_app import run_app
+
+    def make_feed() -> LiveFeed:
+        feed = LiveFeed.of_engine(
+            engine,
+            paused=app_config.paused,
+            steps_per_second=app_config.speed,
+            record=work.record,
+            max_behind=MAX_BEHIND,
+        )
+        params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
+        for request_id, prompt in work.all_prompts(simulation.config.seed):
+            feed.send(AddRequest(request_id, prompt, params, cache_salt=app_config.cache_salt))
+        return feed
+
+    injected = (len(work.prompts), 1 if work.burst else 0)
+    playing = Playing(look, scale)
+    model = simulation.card.shape.name
+    return run_app(make_feed, app_config, model=model, keymap=settings.keys, injected=injected, playing=playing)
