@@ -82,7 +82,7 @@ def card_names() -> tuple[str, ...]:
 
 
 def find_card(name: str, shape: str | None = None, gpus: int = 1, block_size: int = 16) -> Card:
-    """By name, or from a file that `save_card` wrote. `shape` and `gpus` are of rooflines only. Raises BadValue."""
+    """By name, or from a file that `card_text` made. `shape` and `gpus` are of rooflines only. Raises BadValue."""
     if gpus < 1:
         raise BadValue("gpus", gpus, "give at least 1")
     key = name.lower().replace(" ", "").replace("_", "")

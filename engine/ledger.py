@@ -95,6 +95,7 @@ class Counts:
     evictions: int = 0
     looked_up: int = 0
     hit: int = 0
+    resumed_hit: int = 0  # found again after a preemption: lost, and yet not computed twice
     looked_up_blocks: int = 0  # blocks of first lookups, the last partial one not counted
     hit_blocks: int = 0
     refused: int = 0
@@ -232,6 +233,8 @@ class Ledger:
             counts.looked_up_blocks += (e.tokens - 1) // self.block_size
             counts.hit_blocks += e.hit // self.block_size
             self._paid[e.id] = e.hit
+        else:
+            self.counts.resumed_hit += e.hit
 
     def _blocks_taken(self, e: ev.BlocksTaken) -> None:
         refs = self._refs

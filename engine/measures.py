@@ -3,7 +3,8 @@
 Definitions. TTFT: first token - arrival. TPOT: (last - first) / (tokens - 1), per request. ITL: every gap between two
 tokens of a request. e2e: end - arrival. Latencies are of requests that ended by themselves (stop, length, capacity).
 goodput: requests per second that meet both limits. Jain: (sum x)^2 / (n sum x^2) over the groups' service, prompt
-tokens + 2 * output tokens, each counted once. recompute tax: tokens whose K/V were thrown away, of all computed.
+tokens + 2 * output tokens, each counted once. recompute tax: tokens that had been computed before, of all computed:
+thrown away by preemption, and not found again in the prefix cache.
 wasted: output tokens of requests that timed out. KV use: blocks held, of all, averaged over time. overtaken: the most
 later arrivals that were admitted before one request. cv: standard deviation / mean of e2e. urgent: of the priority that
 goes first. worst group: the one with the highest mean TTFT; smallest group: the one with the fewest requests. These are
@@ -63,7 +64,7 @@ def measures(ledger: Ledger, limits: Limits | None = None) -> Measures:
         "preempted_requests": float(sum(1 for r in records if r.preemptions)),
         "swaps": float(counts.swaps),
         "swapped_blocks": float(counts.swapped_out + counts.swapped_in),
-        "recompute_tax": counts.lost / counts.computed if counts.computed else 0.0,
+        "recompute_tax": (counts.lost - counts.resumed_hit) / counts.computed if counts.computed else 0.0,
         "lost_tokens": float(counts.lost),
         "kv_use": _per(counts.used_seconds, seconds) / ledger.num_blocks,
         "kv_peak": counts.peak_used / ledger.num_blocks,

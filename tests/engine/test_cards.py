@@ -1,0 +1,94 @@
+"""Cards: by name, from files, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vtop.engine.cards import Card, card_names, card_text, find_card, scaled
+from vtop.engine.cost_model import HingeCost, StepLoad
+from vtop.engine.errors import BadValue
+from vtop.engine.model_shapes import model_shape
+
+COST = HingeCost(0.0123456789, 3.3e-05, 1e-6, 192, 2.5e-6, 1.4e-7, 3.7e-9, 8.4e-5, 4e-6, 1.038)
+LOAD = StepLoad(tokens=100, decodes=10, context=5000, area=300.0, prefill_context=90)
+
+
+def _written(folder: Path, text: str) -> str:
+    path = folder / "card.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", card_names())
+def test_every_card_has_a_time(name: str) -> None:
+    assert 1e-4 < find_card(name).cost.seconds(LOAD) < 0.1
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    shape = replace(model_shape("llama-8b"), name='odd "name" \\ \n µ')
+    card = Card("my card", 'GPU "7"', shape, COST)
+    assert find_card(_written(tmp_path, card_text(card, ["a note", "MAPE 3 %"]))) == card
+
+
+def test_a_file_without_a_shape_is_of_the_default_model(tmp_path: Path) -> None:
+    card = find_card(_written(tmp_path, "[cost]\nc0 = 0.01\nct = 0.0001\n"))
+    assert card.name == "card" and card.shape.name == "llama-8b"
+    assert card.cost == HingeCost(0.01, 0.0001)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("c0 = ", "TOML"),
+        ("[shape]\n", "[cost]"),
+        ("[cost]\nc0 = 1\n", "ct"),
+        ("[cost]\nc0 = 1\nct = 1\nkne = 3\n", "knee"),
+        ("[cost]\nc0 = 'x'\nct = 1\n", "number"),
+        ("[cost]\nc0 = true\nct = 1\n", "number"),
+        ("[cost]\nc0 = -1\nct = 1\n", "c0"),
+    ],
+)
+def test_a_bad_file_is_told_by_its_key(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(BadValue) as error:
+        find_card(_written(tmp_path, text))
+    assert word in str(error.value)
+
+
+def test_a_wrong_name_gets_the_nearest() -> None:
+    with pytest.raises(BadValue, match="rtx4090"):
+        find_card("rtx4900")
+    with pytest.raises(BadValue, match="h100"):
+        find_card("zzz")
+
+
+def test_fitted_cards_are_of_one_model() -> None:
+    assert find_card("RTX 4090", "llama-3.1-8b").name == "rtx4090"
+    with pytest.raises(BadValue, match="llama-8b"):
+        find_card("rtx4090", "llama-70b")
+    with pytest.raises(BadValue, match="one GPU"):
+        find_card("rtx4090", gpus=2)
+
+
+def test_blocks_that_fit_beside_the_weights() -> None:
+    # 80 GB · 0.9 − 16.06 GB = 55.9 GB in blocks of 2 MiB
+    blocks = find_card("a100").blocks(16, 0.9)
+    assert blocks == pytest.approx(55.94e9 / 2**21, abs=2)
+    assert Card("mine", "some GPU", model_shape("llama-8b"), COST).blocks(16, 0.9) is None
+    with pytest.raises(BadValue, match="more gpus"):
+        find_card("a100", "llama-70b").blocks(16, 0.9)
+
+
+@pytest.mark.parametrize("name", ["rtx4090", "h100"])
+def test_scaled(name: str) -> None:
+    card = find_card(name)
+    overhead = getattr(card.cost, "overhead_s", 0.0)
+    plain, slow = card.cost.seconds(LOAD), scaled(scaled(card, 1.5), 2.0).cost.seconds(LOAD)
+    assert slow - overhead == pytest.approx(3 * (plain - overhead))
+
+
+def test_rooflines_are_not_written() -> None:
+    with pytest.raises(TypeError):
+        card_text(find_card("h100"))
