@@ -1,0 +1,76 @@
+"""Figures of a comparison: `vtop sim --plot FOLDER`. matplotlib is imported when they are drawn, not before."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vtop.engine.compare import Outcome
+from vtop.engine.errors import BadValue
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# name -> kinds of file; the module of that name draws it
+FIGURES: dict[str, tuple[str, ...]] = {
+    "latency": ("png", "svg"),
+    "cdf": ("png",),
+    "timeline": ("png",),
+    "gantt": ("png",),
+    "service": ("png",),
+    "pareto": ("png",),
+}
+
+
+def check_plots(folder: Path) -> None:
+    """Make the folder, before hours are spent on what could not be drawn. Raises BadValue."""
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        remedy = "matplotlib is missing; install it with: pip install 'vtop-llm[plots]'"
+        raise BadValue("--plot", str(folder), remedy) from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadValue("--plot", str(folder), f"the folder cannot be made ({error.strerror})") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadValue("--plot", str(folder), "the folder cannot be written to; choose another")
+
+
+def draw_all(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Draw every figure there are data for; the others are named on stderr. Raises BadValue."""
+    from vtop.app.plots.style import drawing
+
+    made: list[Path] = []
+    with drawing():
+        for name, kinds in FIGURES.items():
+            figure = draw_one(name, outcomes)
+            if isinstance(figure, str):
+                print(f"not drawn: {name} ({figure})", file=sys.stderr)
+                continue
+            made += [_save(figure, folder / f"{name}.{kind}") for kind in kinds]
+    return made
+
+
+def draw_one(name: str, outcomes: Sequence[Outcome]) -> Figure | str:
+    """A figure, laid out, or why there is none."""
+    figure: Figure | str = importlib.import_module(f"vtop.app.plots.{name}").draw(outcomes)
+    if not isinstance(figure, str):
+        # laid out once: a second time would move things by a little, and take as long again
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    # no dates and versions: the same runs give the same bytes
+    metadata: dict[str, None] = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
+    try:
+        figure.savefig(path, metadata=metadata)
+    except OSError as error:
+        raise BadValue("--plot", str(path), f"cannot be written ({error.strerror})") from None
+    return path
