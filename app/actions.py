@@ -33,6 +33,7 @@ class Situation:
     selected_alive: bool = False
     overview: bool = True  # the overview is on top, not the request screen
     frozen: bool = False
+    look: bool = False  # a scenario says what to look at
 
     @property
     def running(self) -> bool:
@@ -102,8 +103,8 @@ ACTIONS: tuple[Action, ...] = (
            "next event"),
     Action("inject", ("i", "f7"), "Inject requests", "A form: prompt, sampling, priority, group, how many",
            Group.REQUESTS, _engine, "inject"),
-    Action("burst", ("I",), "Inject a burst", "Many requests at once, with a distribution of prompt lengths",
-           Group.REQUESTS, _engine, "burst"),
+    Action("load", ("I",), "Load many requests", "A scenario, your own file, or a burst of made-up prompts",
+           Group.REQUESTS, _engine, "load"),
     Action("details", ("enter",), "Request details", "Open the selected request: text, block table, history",
            Group.REQUESTS, lambda s: s.loaded and s.selected and s.overview, "details"),
     Action("why", ("w",), "Why is it there?",
@@ -132,6 +133,8 @@ ACTIONS: tuple[Action, ...] = (
            "Give the device pool another number of blocks while requests run", Group.ENGINE, _engine, "resize"),
     Action("freeze", ("z",), "Freeze the view", "The picture stands still, the engine goes on", Group.VIEW, _loaded,
            "freeze", lambda s: "unfreeze" if s.frozen else "freeze"),
+    Action("look", ("L",), "What to look at", "Show or hide what the scenario says to look at", Group.VIEW,
+           lambda s: s.loaded and s.overview and s.look),
     Action("maximise", ("M",), "Maximise the focused panel", "Once more, or Esc, brings the others back", Group.VIEW,
            _overview, "maximise"),
     *(

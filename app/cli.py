@@ -76,6 +76,9 @@ def run(
     duration: Annotated[float | None, Parameter(group=_WORK)] = None,
     record: Annotated[Path | None, Parameter(group=_WORK)] = None,
     json: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
+    scenario: Annotated[str | None, Parameter(group=_WORK)] = None,
+    time_scale: Annotated[float | None, Parameter(group=_WORK)] = None,
+    on_engine: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
 ) -> int:
     """Run an engine and watch it.
 
@@ -97,10 +100,20 @@ def run(
         Write every Frame to this file.
     json
         Headless: print the summary as one JSON object.
+    scenario
+        Play a scenario of the gallery, or a TOML file, in virtual time: NAME or NAME:VARIANT.
+    time_scale
+        With a scenario: virtual seconds per second at most (default: 1; 0 is as fast as it goes).
+    on_engine
+        Play the scenario with the model, its times stretched to how fast this machine is.
     """
     from vtop.app.run_command import RunArguments, run_command
 
     arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json)
+    if scenario is not None or time_scale is not None or on_engine:
+        from vtop.app.play_command import PlayArguments, play
+
+        return play(_settings(given), arguments, PlayArguments(scenario, time_scale, on_engine))
     return run_command(_settings(given), arguments)
 
 

@@ -40,6 +40,10 @@ class Feed(Protocol):
         """Frames since the last call, oldest first; at most `limit`."""
         ...
 
+    def busy(self, busy: bool) -> None:
+        """The screen folds and draws, or is done with it: an engine that wants the interpreter may wait meanwhile."""
+        ...
+
     def send(self, command: Command) -> None:
         """Queue a command; what it did comes back as a Frame."""
         ...

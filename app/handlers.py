@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vtop.app.actions import PANELS, Situation
 from vtop.app.injector import Burst, Wanted
+from vtop.app.loader import Loader
 from vtop.app.screens.confirm import ConfirmScreen
 from vtop.app.screens.dialogs import burst_form, inject_form, priority_form, resize_form
 from vtop.app.screens.help import HelpScreen
@@ -48,6 +49,7 @@ class Handlers:
     def __init__(self, app: VtopApp) -> None:
         self.app = app
         self._bursts = 0
+        self._loader = Loader(app, self.burst)
 
     # --- engine ------------------------------------------------------------------------------------------------
 
@@ -119,6 +121,9 @@ class Handlers:
 
         self.app.push_screen(inject_form(self.app.injector.params), done)
 
+    def load(self) -> None:
+        self._loader.ask()
+
     def burst(self) -> None:
         def done(burst: Burst | None) -> None:
             if burst is not None:
@@ -181,6 +186,14 @@ class Handlers:
             self.app.pump.thaw()
         else:
             self.app.pump.freeze()
+        self.app.touch()
+
+    def look(self) -> None:
+        bar = self.app.overview.look
+        bar.wanted = not bar.wanted
+        if not bar.wanted:
+            self.app.say(f"{self.app.sign_of('look')} shows what to look at again")
+        self.app.overview.rearrange()
         self.app.touch()
 
     def maximise(self) -> None:

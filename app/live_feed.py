@@ -10,18 +10,24 @@ from pathlib import Path
 from vtop.engine.commands import Command
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
-from vtop.engine.events import Frame, Meta
+from vtop.engine.events import Frame, Meta, Scheduled
 from vtop.engine.thread import EngineThread, Progress, Subscription, ThreadStatus
+from vtop.engine.workload_engine import WorkloadEngine
 
 RECORD_EVERY = 0.25  # seconds between two writes of a recording
+ROWS_AHEAD = 2000  # rows of batches that take some ten milliseconds to fold
+LEAST_AHEAD, MOST_AHEAD = 2, 200  # Frames
 
 
 class LiveFeed:
     """Frames of an EngineThread. The model is loaded in that thread, so that the screen is there before torch is."""
 
-    def __init__(self, thread: EngineThread, record: Path | None = None) -> None:
+    def __init__(self, thread: EngineThread, record: Path | None = None, *, rows_ahead: int | None = None) -> None:
+        """`rows_ahead`: the engine may be about so many rows of batches ahead of the screen, and waits then."""
         self._thread = thread
-        self._subscription = thread.subscribe("screen")
+        self._rows_ahead = rows_ahead
+        most = None if rows_ahead is None else MOST_AHEAD
+        self._subscription = thread.subscribe("screen", most, quiet=rows_ahead is not None)
         self._recording = None if record is None else _Recording(thread, record)
         self._started = False
 
@@ -37,9 +43,25 @@ class LiveFeed:
         """Build the engine of `config` in a thread."""
 
         def build(progress: Progress) -> LLMEngine:
-            return LLMEngine.from_config(config, progress=progress)
+            return WorkloadEngine.from_config(config, progress=progress)
 
         return cls(EngineThread(build, paused=paused, steps_per_second=steps_per_second), record)
+
+    @classmethod
+    def of_engine(
+        cls,
+        engine: LLMEngine,
+        *,
+        paused: bool = False,
+        steps_per_second: float | None = None,
+        record: Path | None = None,
+    ) -> LiveFeed:
+        """Run a simulation; nobody else may use its engine from now on.
+
+        It is faster than any screen, and would take the interpreter from it, so it never is far ahead.
+        """
+        thread = EngineThread(lambda progress: engine, paused=paused, steps_per_second=steps_per_second)
+        return cls(thread, record, rows_ahead=ROWS_AHEAD)
 
     @property
     def meta(self) -> Meta | None:
@@ -62,7 +84,15 @@ class LiveFeed:
         self._thread.start()
 
     def drain(self, limit: int | None = None) -> list[Frame]:
-        return self._subscription.drain(limit)
+        frames = self._subscription.drain(limit)
+        if self._rows_ahead is not None and frames:
+            rows = next((len(e.ids) for e in frames[-1].events if type(e) is Scheduled), 0)
+            self._subscription.max_behind = max(LEAST_AHEAD, min(MOST_AHEAD, self._rows_ahead // max(1, rows)))
+        return frames
+
+    def busy(self, busy: bool) -> None:
+        if self._rows_ahead is not None:
+            self._subscription.hold(busy)
 
     def send(self, command: Command) -> None:
         self._thread.send(command)

@@ -19,9 +19,11 @@ from vtop.app.handlers import NEEDS_SELECTION, Handlers, why_not
 from vtop.app.injector import Injector
 from vtop.app.options import AppConfig
 from vtop.app.pacer import Pacer
+from vtop.app.playing import Playing
 from vtop.app.pump import Pump
 from vtop.app.safe_text import shorten
 from vtop.app.screens.key_bar import KeyBar
+from vtop.app.screens.look_bar import Look, LookBar
 from vtop.app.screens.overview import OverviewScreen
 from vtop.app.screens.prompt_bar import PromptBar
 from vtop.app.screens.request import RequestScreen
@@ -61,18 +63,23 @@ class VtopApp(App[None]):
         keymap: dict[str, str] | None = None,
         themes: Themes | None = None,
         stray: StrayOutput | None = None,
+        playing: Playing | None = None,
     ) -> None:
         self.config = config or AppConfig()
         self.stray = stray
         super().__init__()
         self.animation_level = "none"
         self.feed = feed
-        self.view = View(ascii=self.config.ascii)
+        playing = playing or Playing()
+        self.view = View(ascii=self.config.ascii, clock=playing.clock)
         self.themes = themes or load_themes()
         self.actions = with_keys(keymap or {})
         self._keymap_wanted = keymap or {}
         self.key_bar = KeyBar(self.actions, lambda: self.situation, id="keys")
         self.overview = OverviewScreen(self.key_bar, model, self.config.ascii)
+        self.overview.look.say(playing.look)
+        if playing.time_scale is not None:
+            self.overview.prompt.made_up_tokens()
         self.pump = Pump(feed, self.view, self.overview.log_frame)
         params = SamplingParams(max_tokens=self.config.max_tokens, temperature=self.config.temperature)
         self.injector = Injector(params, self.config.cache_salt)
@@ -132,15 +139,21 @@ class VtopApp(App[None]):
         if self._leaving:
             return
         began = time.perf_counter()
+        self.feed.busy(True)
         self._look_at_loading()
         self.pump.pull()
         self.troubles.look(began)
         if began >= self._draw_due:
+            # what it costs, not how long it takes while other threads and programs want the machine too
+            cost = time.thread_time()
             self._draw()
-            self._draw_due = began + self._pacer.period * 0.9
-            self._pacer.took(time.perf_counter() - began)
+            # the beat is kept through small delays, and begun anew after a long one
+            self._draw_due = max(self._draw_due + self._pacer.period, began + self._pacer.period / 2)
+            self._pacer.took(time.thread_time() - cost)
         # What is left over is folded between two pictures, with a pause for keys after every piece.
-        self.set_timer(BACKLOG_PAUSE if self.feed.pending else self._pacer.period, self._tick)
+        left = self._draw_due - time.perf_counter()
+        self.set_timer(BACKLOG_PAUSE if self.feed.pending else max(BACKLOG_PAUSE, left), self._tick)
+        self.call_after_refresh(self.feed.busy, False)
 
     def touch(self) -> None:
         """Something else than Frames changed the view: draw it now, not with the next tick."""
@@ -239,7 +252,8 @@ class VtopApp(App[None]):
     def situation(self) -> Situation:
         """What decides which actions make sense."""
         overview = not any(isinstance(screen, RequestScreen) for screen in self.screen_stack)
-        return situation_of(self.pump.live, self.view, failed=self.troubles.failed, overview=overview)
+        look = self.overview.look.look is not None
+        return situation_of(self.pump.live, self.view, failed=self.troubles.failed, overview=overview, look=look)
 
     def action_act(self, action_id: str) -> None:
         """Do the action with that id, or say why not."""
@@ -260,6 +274,11 @@ class VtopApp(App[None]):
         """The keys of an action, the user's where there are any."""
         return next(action.keys for action in self.actions if action.id == action_id)
 
+    def sign_of(self, action_id: str) -> str:
+        """How the first key of an action is written; its title when it has none."""
+        keys = self.keys_of(action_id)
+        return key_sign(keys[0]) if keys else BY_ID[action_id].title
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every action that makes sense now."""
         now = self.situation
@@ -275,6 +294,15 @@ class VtopApp(App[None]):
     def _palette_help(self, action: Action) -> str:
         keys = " ".join(key_sign(key) for key in action.keys)
         return f"{action.help} ({keys})" if keys else action.help
+
+    def show_look(self, look: Look) -> None:
+        """Say what is played now, and what to look at."""
+        self.overview.look.say(look)
+        self.overview.rearrange()
+        self.touch()
+
+    def on_look_bar_clicked(self, message: LookBar.Clicked) -> None:
+        self.handlers.look()
 
     def on_key_bar_clicked(self, message: KeyBar.Clicked) -> None:
         self.action_act(message.action_id)

@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from vtop.app.feed import Feed
 from vtop.app.options import AppConfig
+from vtop.app.playing import Playing
 from vtop.app.stray import StrayOutput, new_log_path
 from vtop.app.terminal import ExitGuard
 
+SWITCH_INTERVAL = 0.001  # seconds until a thread that computes in Python lets the screen's thread go on
 ENGINE_GRACE = 1.0  # seconds for the engine to finish its step when the person has left
 
 
@@ -22,24 +24,26 @@ def run_app(
     model: str = "",
     keymap: dict[str, str] | None = None,
     injected: tuple[int, int] = (0, 0),
+    playing: Playing | None = None,
 ) -> int:
     """Show the feed until the person leaves. Returns the exit code.
 
     There must be a terminal (`check_terminal`). `make_feed` must return at once; `injected` counts the requests and
-    bursts that it sent already, so that ids go on from there.
+    bursts that it sent already, so that ids go on from there. `playing` says what runs, when it is not a plain engine.
     """
     from vtop.app.main import VtopApp
     from vtop.app.screen_driver import screen_driver
     from vtop.app.settings import config_folder
     from vtop.app.themes import load_themes
 
+    sys.setswitchinterval(SWITCH_INTERVAL)
     stray = StrayOutput(new_log_path())
     with stray:
         terminal = stray.terminal
         assert terminal is not None
         themes = load_themes(config_folder() / "themes")
         feed = make_feed()
-        app = VtopApp(feed, config, model=model, keymap=keymap, themes=themes, stray=stray)
+        app = VtopApp(feed, config, model=model, keymap=keymap, themes=themes, stray=stray, playing=playing)
         app.injector.skip(*injected)
         driver = screen_driver(terminal)
         if driver is not None:

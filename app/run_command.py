@@ -56,6 +56,13 @@ def read_prompts(path: Path) -> list[str]:
     return prompts
 
 
+def check_screen() -> None:
+    """Raise NoTerminal unless the app can be shown."""
+    from vtop.app.terminal import check_terminal
+
+    check_terminal(sys.stdin, sys.stdout, os.environ)
+
+
 def run_command(settings: Settings, arguments: RunArguments) -> int:
     """Run; returns the exit code."""
     work = arguments.work()
@@ -64,9 +71,7 @@ def run_command(settings: Settings, arguments: RunArguments) -> int:
         from vtop.app.headless import run_headless
 
         return run_headless(engine_config, app_config, work, as_json=arguments.json)
-    from vtop.app.terminal import check_terminal
-
-    check_terminal(sys.stdin, sys.stdout, os.environ)
+    check_screen()
     from vtop.app.live_feed import LiveFeed
     from vtop.app.run_app import run_app
     from vtop.engine.commands import AddRequest

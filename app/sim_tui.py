@@ -16,8 +16,6 @@ from vtop.engine.request import SamplingParams
 from vtop.engine.simulator import Simulation, build
 from vtop.engine.workload_engine import WorkloadEngine
 
-MAX_BEHIND = 200  # Frames: a simulation is faster than any screen, and what it is ahead takes memory and time to show
-
 
 def watch(settings: Settings, arguments: SimArguments) -> int:
     """Show what the arguments ask for; returns the exit code."""
@@ -83,7 +81,6 @@ def run_simulation(
             paused=app_config.paused,
             steps_per_second=app_config.speed,
             record=work.record,
-            max_behind=MAX_BEHIND,
         )
         params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
         for request_id, prompt in work.all_prompts(simulation.config.seed):

@@ -20,10 +20,12 @@ def status_word(live: EngineState | None, status: ThreadStatus) -> str:
         return f"PAUSED ({live.pause_reason})" if live.pause_reason not in ("", "command") else "PAUSED"
     if live.idle_frames >= STALLED_AFTER:
         return "STALLED"
-    return "RUNNING" if live.requests else "IDLE"
+    if live.requests:
+        return "RUNNING"
+    return "IDLE (more to come)" if status.state == ThreadState.RUNNING else "IDLE"
 
 
-def situation_of(live: EngineState | None, view: View, *, failed: bool, overview: bool) -> Situation:
+def situation_of(live: EngineState | None, view: View, *, failed: bool, overview: bool, look: bool) -> Situation:
     """What the table of actions asks about."""
     return Situation(
         loaded=live is not None,
@@ -34,4 +36,5 @@ def situation_of(live: EngineState | None, view: View, *, failed: bool, overview
         selected_alive=live is not None and view.selected in live.requests,
         overview=overview,
         frozen=view.frozen,
+        look=look,
     )

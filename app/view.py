@@ -36,6 +36,7 @@ class View:
     colouring: Colouring = "owner"
     now: float = 0.0
     frozen: bool = False  # the view stands still while the engine goes on
+    clock: str = ""  # what kind of time engine time is, for a simulation
     ascii: bool = False  # no braille, no box or block glyphs beyond ASCII
     history: History = field(default_factory=History)
     service: Service = field(default_factory=Service)

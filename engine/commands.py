@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vtop.engine.request import SamplingParams
+from vtop.engine.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,24 @@ class ResetPrefixCache:
     """Forget all cached content; blocks in use stay with their holders."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadWorkload:
+    """Let the jobs of a workload come, at their times from now on; those that can never run are refused then.
+
+    All times are multiplied by `stretch`; None: by how much slower a decode step is here than on the scenarios' card,
+    and by 1 in a simulation. Before that the pool gets `num_blocks`, and `options` are set, whose times are multiplied
+    too. What of them cannot be set is told, and the jobs come all the same.
+    """
+
+    workload: Workload
+    stretch: float | None = None
+    num_blocks: int | None = None
+    options: tuple[SetOption, ...] = ()
+
+
 Command = (
     AddRequest
+    | LoadWorkload
     | ResetPrefixCache
     | AbortRequest
     | Pause

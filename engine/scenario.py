@@ -199,14 +199,14 @@ def _try_all(scenario: Scenario) -> None:
     from vtop.engine.scenario_check import check_names
 
     for variant in scenario.variants:
+        total = sum(variant.jobs.get(series.id, {}).get("count", series.count) for series in scenario.series)
+        if total > MOST_JOBS:
+            raise BadValue("jobs.count", total, f"{scenario.source}, variant {variant.name}: at most {MOST_JOBS} jobs")
         try:
             scenario.simulation(variant)
         except BadValue as error:
             remedy = f"{scenario.source}, variant {variant.name}: {error.remedy}"
             raise BadValue(error.field, error.value, remedy) from None
-        total = sum(s.count for s in scenario.series)
-        if total > MOST_JOBS:
-            raise BadValue("jobs.count", total, f"{scenario.source}: at most {MOST_JOBS} jobs")
     for text, expression in scenario.checks:
         if not isinstance(expression, str):
             raise BadValue(f"checks.{text}", expression, f"{scenario.source}: give an expression as text")

@@ -20,6 +20,8 @@ from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.workload_engine import WorkloadEngine
+from vtop.engine.workload_loading import load_workload
 
 DEFAULT_MAX_BEHIND = 5000
 COMMANDS_PER_STEP = 256  # a burst of commands must not keep the engine from stepping
@@ -50,18 +52,24 @@ class ThreadStatus:
 
 
 class Subscription:
-    """Frames for one reader, in order, none dropped. Made by EngineThread.subscribe; read from one thread."""
+    """Frames for one reader, in order, none dropped. Made by EngineThread.subscribe; read from one thread.
 
-    def __init__(self, name: str, wake: Callable[[], None], max_behind: int) -> None:
+    `max_behind` may be changed by the reader. `quiet`: that the engine waits for this reader is no news. While `held`
+    is set it waits too.
+    """
+
+    def __init__(self, name: str, wake: Callable[[], None], max_behind: int, quiet: bool = False) -> None:
         self.name = name
+        self.quiet = quiet
         self._frames: deque[ev.Frame] = deque()
         self._wake = wake
-        self._max_behind = max_behind
+        self.max_behind = max_behind
+        self.held = False
         self.closed = False
 
     def drain(self, limit: int | None = None) -> list[ev.Frame]:
         """Frames since the last call, oldest first; at most `limit`."""
-        frames, behind = self._frames, len(self._frames) > self._max_behind
+        frames, behind = self._frames, len(self._frames) > self.max_behind
         count = len(frames) if limit is None else min(limit, len(frames))
         taken = [frames.popleft() for _ in range(count)]
         if behind:
@@ -74,7 +82,14 @@ class Subscription:
 
     @property
     def too_far_behind(self) -> bool:
-        return not self.closed and len(self._frames) > self._max_behind
+        return not self.closed and (self.held or len(self._frames) > self.max_behind)
+
+    def hold(self, held: bool) -> None:
+        """Let the engine wait before its next step, or go on."""
+        if held != self.held:
+            self.held = held
+            if not held:
+                self._wake()
 
     def close(self) -> None:
         """Want no more Frames."""
@@ -137,10 +152,10 @@ class EngineThread:
         """Wait until the engine is loaded or has failed to; false on time-out."""
         return self._ready.wait(timeout)
 
-    def subscribe(self, name: str, max_behind: int | None = None) -> Subscription:
-        """Frames from the next one on. Subscribe before `start` to miss none."""
+    def subscribe(self, name: str, max_behind: int | None = None, *, quiet: bool = False) -> Subscription:
+        """Frames from the next one on. Subscribe before `start` to miss none. See Subscription for `quiet`."""
         bound = self._max_behind if max_behind is None else max_behind
-        subscription = Subscription(name, self._notify, bound)
+        subscription = Subscription(name, self._notify, bound, quiet)
         with self._wanted:
             self._subscriptions.append(subscription)
         return subscription
@@ -192,6 +207,7 @@ class EngineThread:
             engine = self._build(progress)
             engine.on_frame(self._publish)
             if self._paused:
+                self._hold(engine)
                 engine.note(ev.Paused("start"))
             if self._interval:
                 engine.note(ev.SpeedSet(1.0 / self._interval))
@@ -207,7 +223,7 @@ class EngineThread:
                 return
             for command in commands:
                 self._apply(engine, command)
-            if self._may_step(engine) and time.monotonic() >= self._next_step and self._slowest() is None:
+            if self._may_step(engine) and time.monotonic() >= self._due(engine) and self._slowest() is None:
                 self._step(engine)
             else:
                 engine.flush()  # what the commands did is seen at once, not with the next step
@@ -222,12 +238,13 @@ class EngineThread:
                     self._status = ThreadStatus(ThreadState.PAUSED if self._paused else ThreadState.IDLE)
                     self._wanted.wait()
                     continue
-                pause = self._next_step - time.monotonic()
+                pause = self._due(engine) - time.monotonic()
                 slow = self._slowest()
                 if slow is not None:
                     started = time.monotonic()
                     self._wanted.wait()
-                    engine.note(ev.SubscriberBehind(slow.name, time.monotonic() - started))
+                    if not slow.quiet:
+                        engine.note(ev.SubscriberBehind(slow.name, time.monotonic() - started))
                 elif pause > 0:
                     self._wanted.wait(pause)
                 else:
@@ -237,6 +254,10 @@ class EngineThread:
 
     def _may_step(self, engine: LLMEngine) -> bool:
         return not self._paused and engine.has_unfinished_requests()
+
+    def _due(self, engine: LLMEngine) -> float:
+        """When the next step may begin. Steps by hand do not wait for the engine's own pace."""
+        return self._next_step if self._steps_left is not None else max(self._next_step, engine.not_before)
 
     def _slowest(self) -> Subscription | None:
         return next((s for s in self._subscriptions if s.too_far_behind), None)
@@ -249,7 +270,6 @@ class EngineThread:
             # keep the beat through small delays, start a new one after a long one
             late = started - self._next_step
             self._next_step = (self._next_step if late < self._interval else started) + self._interval
-        self._next_step = max(self._next_step, engine.not_before)
         if self._steps_left is not None and engine.last_step_ran:
             self._steps_left -= 1
             if self._steps_left <= 0:
@@ -266,6 +286,7 @@ class EngineThread:
 
     def _pause(self, engine: LLMEngine, why: str) -> None:
         self._paused, self._steps_left, self._until = True, None, frozenset()
+        self._hold(engine)
         engine.note(ev.Paused(why))
 
     def _apply(self, engine: LLMEngine, command: cmd.Command) -> None:
@@ -322,11 +343,19 @@ class EngineThread:
                     engine.note(ev.Note("info", f"priority: request {request_id!r} is not alive"))
             case cmd.ReloadPolicy():
                 engine.reload_policy()
+            case cmd.LoadWorkload():
+                load_workload(engine, command)
 
     def _resume(self, engine: LLMEngine) -> None:
         if self._paused:
             self._paused = False
+            if isinstance(engine, WorkloadEngine):
+                engine.go_on()
             engine.note(ev.Resumed())
+
+    def _hold(self, engine: LLMEngine) -> None:
+        if isinstance(engine, WorkloadEngine):
+            engine.hold()
 
 
 class _Stop(BaseException):

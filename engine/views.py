@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -57,6 +58,13 @@ class SequenceView:
     finish_reason: str = ""  # of one of several samples that ended before its request
     stop_reason: str | int | None = None
 
+    def __deepcopy__(self, memo: dict[int, object]) -> SequenceView:
+        """What the lists hold never changes; to look at each token would take a second for a thousand requests."""
+        still = copy.copy(self)
+        for name in ("blocks", "host_blocks", "output_tokens", "text_parts"):
+            setattr(still, name, list(getattr(self, name)))
+        return still
+
     @property
     def text(self) -> str:
         if len(self.text_parts) > 1:
@@ -107,6 +115,13 @@ class RequestView:
     stop_reason: str | int | None = None
     message: str = ""
     history: deque[Told] = field(default_factory=lambda: deque(maxlen=KEEP_HISTORY))  # decisions about it
+
+    def __deepcopy__(self, memo: dict[int, object]) -> RequestView:
+        """Reasons and events never change."""
+        still = copy.copy(self)
+        still.sequences = copy.deepcopy(self.sequences, memo)
+        still.history = self.history.copy()
+        return still
 
     @property
     def output_tokens(self) -> int:

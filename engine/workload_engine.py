@@ -129,9 +129,7 @@ class WorkloadEngine(LLMEngine):
             expected_tokens=job.expected_tokens,
         )
 
-    def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, **more: Any
-    ) -> None:
+    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, **more: Any) -> None:
         """As LLMEngine.add_request."""
         if not self._requests:
             self._wake()
@@ -163,14 +161,14 @@ class WorkloadEngine(LLMEngine):
             self.not_before = max(self.not_before, self._due(self.clock.now()))
         return outputs
 
-    def _admit_arrivals(self) -> None:
-        now = self.elapsed
-        while taken := self.arrivals.take(now):
+    def _admit_arrivals(self, until: float = 0.0) -> None:
+        """Let everything in that came by now, or by `until` where sums of floats fall short of it."""
+        while taken := self.arrivals.take(max(until, self.elapsed)):
             for at, job in taken:
                 try:
                     self.add_job(job, self._start + at)
                 except BadValue:  # told as a Refused event
-                    self.arrivals.ended(job.id, now)
+                    self.arrivals.ended(job.id, self.elapsed)
 
     def _go_to_arrival(self) -> None:
         """Say until when to wait for the next arrival, or let it come when that was said already."""
@@ -186,18 +184,9 @@ class WorkloadEngine(LLMEngine):
             self._waits_for = None
         if self.virtual is not None:
             self.virtual.advance(gap)
-            self._admit_arrivals_at(at)
         else:
             self._start -= gap
-            self._admit_arrivals_at(at)
-
-    def _admit_arrivals_at(self, at: float) -> None:
-        """The same for jobs up to `at`: sums of floats may fall short of it."""
-        for due, job in self.arrivals.take(max(at, self.elapsed)):
-            try:
-                self.add_job(job, min(self._start + due, self.clock.now()))
-            except BadValue:
-                self.arrivals.ended(job.id, self.elapsed)
+        self._admit_arrivals(at)
 
     def _skip_idle_time(self) -> None:
         """Nothing could be computed: go to whatever comes next, an arrival or a time-out."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 
 
@@ -19,18 +20,25 @@ class Choice(Widget, can_focus=True):
         Binding("right,space", "turn(1)", show=False),
     ]
 
+    class Changed(Message):
+        """Another value was chosen."""
+
     def __init__(self, values: Sequence[str], value: str, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._values = list(values)
-        self.value = value
+        self.index = self._values.index(value)
+
+    @property
+    def value(self) -> str:
+        return self._values[self.index]
 
     def render(self) -> Content:
         return Content(f"< {self.value} >")
 
     def action_turn(self, step: int) -> None:
-        at = (self._values.index(self.value) + step) % len(self._values)
-        self.value = self._values[at]
+        self.index = (self.index + step) % len(self._values)
         self.refresh()
+        self.post_message(self.Changed())
 
     def on_click(self, event: events.Click) -> None:
         event.stop()

@@ -13,6 +13,7 @@ from vtop.app.layout import MIN_HEIGHT, MIN_WIDTH, Layout, plan
 from vtop.app.screens.banner import Banner
 from vtop.app.screens.key_bar import KeyBar
 from vtop.app.screens.loading import LoadingPanel
+from vtop.app.screens.look_bar import LookBar
 from vtop.app.screens.panels import MAKE
 from vtop.app.screens.prompt_bar import PromptBar
 from vtop.app.view import View
@@ -39,6 +40,7 @@ class OverviewScreen(Screen[None]):
         self.strip = StepStrip(id="strip")
         self.service = ServiceBars(id="service")
         self.banner = Banner(id="banner")
+        self.look = LookBar(ascii, id="look")
         self.prompt = PromptBar(id="prompt")
         self.loading_panel = LoadingPanel(model, ascii, id="loading")
         self.panels: dict[str, Panel] = {name: make() for name, make in MAKE.items()}
@@ -54,6 +56,7 @@ class OverviewScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self.header
+        yield self.look
         yield self.strip
         yield self.service
         yield self.banner
@@ -128,7 +131,9 @@ class OverviewScreen(Screen[None]):
         strip = 1 if height < TALL else 3
         header = 2
         self.banner.styles.height = max(1, self.banner.rows(width))
-        chrome = header + strip + 2 + self.banner.rows(width) + self._service_rows
+        self.look.place(width, 0 if small else height)
+        look = self.look.rows(width, height)
+        chrome = header + strip + 2 + look + self.banner.rows(width) + self._service_rows
         shown = [name for name in self.shown if name not in self._empty]
         layout = plan(width, height, shown, asked=self.asked, only=self.maximised, chrome=chrome, needs=self._needs)
         self.layout_now = layout

@@ -14,6 +14,8 @@ from vtop.app.screens.text_input import TextInput
 
 _IDLE = "press p, type, and Enter injects it"
 _TYPING = "type a prompt; Enter injects it, up: the one before, Esc leaves"
+_IDLE_MADE_UP = "press p, type, and Enter injects it; here 4 characters are a made-up token"
+_TYPING_MADE_UP = "type a prompt; no model reads it: 4 characters are a made-up token; Enter injects it, Esc leaves"
 _KEEP = 50
 
 
@@ -40,18 +42,24 @@ class PromptBar(Horizontal):
         super().__init__(id=id)
         self._past: list[str] = []
         self._at = 0
+        self._idle, self._typing = _IDLE, _TYPING
         self.input = TextInput(placeholder=_IDLE, id="prompt-input")
+
+    def made_up_tokens(self) -> None:
+        """Say that text is not read: a simulation has no tokenizer."""
+        self._idle, self._typing = _IDLE_MADE_UP, _TYPING_MADE_UP
+        self.input.placeholder = self._idle
 
     def compose(self) -> ComposeResult:
         yield Static("prompt: ", id="prompt-label", markup=False)
         yield self.input
 
     def on_descendant_focus(self) -> None:
-        self.input.placeholder = _TYPING
+        self.input.placeholder = self._typing
         self.set_class(True, "-typing")
 
     def on_descendant_blur(self) -> None:
-        self.input.placeholder = _IDLE
+        self.input.placeholder = self._idle
         self.set_class(False, "-typing")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

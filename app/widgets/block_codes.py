@@ -58,13 +58,14 @@ class Watch:
         if not known:
             self._ref, self._owner, self._hashed = now_ref.copy(), now_owner.copy(), now_hashed.copy()
             self.owner = now_owner.copy()
-            self._settle(state, np.flatnonzero(now_owner != FREE))
+            self._settle(state, np.flatnonzero(now_ref > 1))
             self.since = np.full(len(self._owner), state.step, np.int32)
             self.freed = np.full(len(self._owner), -1, np.int32)
             return None
         differs = (now_owner != self._owner) | (now_ref != self._ref) | (now_hashed != self._hashed)
         changed: Index = np.flatnonzero(differs)
-        unsure: Index = np.flatnonzero(differs | (self.owner != self._owner))
+        shared = (now_ref > 1) | (self._ref > 1)  # whoever holds a block alone is its owner
+        unsure: Index = np.flatnonzero((differs & shared) | (self.owner != self._owner))
         if len(changed):
             owner, ref = now_owner[changed], now_ref[changed]
             # a further reference does not make a block young
@@ -72,6 +73,7 @@ class Watch:
             self.since[changed[young]] = state.step
             self.freed[changed[young & (owner == FREE)]] = state.step
             self._owner[changed], self._ref[changed], self._hashed[changed] = owner, ref, now_hashed[changed]
+            self.owner[changed] = owner
         if len(unsure):
             self._settle(state, unsure)
             differs[unsure] = True

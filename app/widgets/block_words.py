@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 from textual.content import Content
@@ -15,7 +16,7 @@ from vtop.app.widgets.block_pools import DEVICE, HOST, DevicePool
 from vtop.app.widgets.reasons import short_id
 from vtop.app.widgets.rows import Piece, cells_of
 from vtop.app.widgets.units import count
-from vtop.engine.state import EngineState
+from vtop.engine.state import EngineState, RequestView
 
 OWNERS_NAMED = 24  # in a legend
 ID_IN_LEGEND = 12
@@ -169,7 +170,12 @@ def _owner_groups(view: View, palette: Palette, pool: DevicePool) -> list[list[P
     state = view.state
     if state is None:
         return []
-    biggest = sorted(pool.requests(state), key=lambda r: -sum(len(pool.table(s)) for s in r.sequences))[:OWNERS_NAMED]
+
+    def size(request: RequestView) -> int:
+        sequences = request.sequences
+        return len(pool.table(sequences[0])) if len(sequences) == 1 else sum(len(pool.table(s)) for s in sequences)
+
+    biggest = heapq.nlargest(OWNERS_NAMED, pool.requests(state), key=size)
     return [
         [
             (letter(r.number), palette.tiles[r.number % len(palette.tiles)]),

@@ -126,6 +126,7 @@ class HeaderBar(Panel):
         speed = latest(view.history.tokens_per_second)
         return [
             (0, [("step ", palette.muted), (count(state.step), palette.strong)]),
+            *self._time(view, state),
             (8, [(cap, palette.muted)]),
             (0, [("KV ", palette.muted), (f"{count(state.used)}/{count(state.num_blocks)}", palette.base)]),
             (7, [(done, level), (rest, palette.faint)]),
@@ -146,6 +147,14 @@ class HeaderBar(Panel):
             ),
             *self._prefix(state),
         ]
+
+    def _time(self, view: View, state: EngineState) -> list[Field]:
+        """How far a simulation is. Real time is on everybody's wrist."""
+        if not view.clock:
+            return []
+        palette, seconds = self.palette, max(0.0, view.now - state.meta.engine_time)
+        clock = view.clock.replace("\u00d7", "x") if view.ascii else view.clock
+        return [(1, [("t ", palette.muted), (f"{seconds:.1f} s", palette.strong), (f" {clock}", palette.accent)])]
 
     def _swapped(self, state: EngineState) -> list[Field]:
         """Requests that are swapped out, and how full the host pool is; nothing where there is no host pool."""

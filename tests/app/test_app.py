@@ -200,6 +200,8 @@ async def test_burst_dialog() -> None:
     async with running_app() as (_, pilot, feed):
         await pilot.press("I")
         await pilot.pause()
+        await pilot.press("enter")
+        await pilot.pause()
         await pilot.press("backspace", "backspace", "5", "tab", "right", "enter")
         await pilot.pause()
         added = [c for c in feed.sent if isinstance(c, cmd.AddRequest)]

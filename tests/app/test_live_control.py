@@ -34,7 +34,10 @@ async def test_options_are_set_and_mistakes_are_said_in_the_dialog() -> None:
         await pilot.press("enter")
         assert "max_num_seqs = 0: give at least 1" in screen_text(app) and feed.sent == []
         form._inputs["max_num_seqs"].value = "7"
-        form._inputs["victim"].value = "most-blocks"
+        victim = form._inputs["victim"]
+        victim.focus()
+        while victim.value != "most-blocks":
+            await pilot.press("right")
         await pilot.press("enter")
         await pilot.pause()
         assert feed.sent == [cmd.SetOption("victim", "most-blocks"), cmd.SetOption("max_num_seqs", 7)]

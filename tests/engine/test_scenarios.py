@@ -102,6 +102,8 @@ def test_a_file_of_ones_own_works_like_the_gallery(tmp_path: Path) -> None:
         ),
         ("prompt = 40", 'prompt = "long"', "jobs[0].prompt", "give a whole number"),
         ("prompt = 40", "prompt = 0", "jobs[0].prompt", "1 or more"),
+        ("count = 3", "count = 9999999", "jobs.count", "at most 100000"),
+        ("output = 5 }", "count = 999999 }", "jobs.count", "variant shorter"),
         ("count = 3", "count = true", "jobs[0].count", "whole number"),
         ("jobs.a = { output = 5 }", "jobs.b = { output = 5 }", "variants.shorter.jobs.b", "no such series"),
         ("shorter.end", "shortr.end", "checks.fewer tokens take less time", "did you mean shorter?"),

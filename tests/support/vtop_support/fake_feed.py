@@ -47,6 +47,9 @@ class FakeFeed:
         count = len(self.frames) if limit is None else min(limit, len(self.frames))
         return [self.frames.popleft() for _ in range(count)]
 
+    def busy(self, busy: bool) -> None:
+        """Nobody computes meanwhile."""
+
     def run(self, steps: int = 1) -> None:
         """Let the engine do `steps` steps, whatever the pause says."""
         for _ in range(steps):

@@ -86,6 +86,7 @@ class ToyEngine:
         self.numbers = 0
         self.admissions = 0
         self.last_step_ran = False
+        self.not_before = 0.0
         self.closed = False
         self._events: list[ev.AnyEvent] = []
         self._listeners: list[Callable[[ev.Frame], None]] = []
@@ -118,6 +119,7 @@ class ToyEngine:
         priority: int = 0,
         group: str = "default",
         timeout: float | None = None,
+        deadline: float | None = None,
         expected_tokens: int | None = None,
         cache_salt: str = "",
     ) -> None:
