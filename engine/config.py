@@ -64,7 +64,12 @@ class EngineConfig:
     cpu_threads: int | None = _option(
         None, "torch threads on cpu (default: OMP_NUM_THREADS, else 1 for small models and all cores for others)"
     )
-    attention_backend: str = _option("auto", "auto, torch or reference")
+    cpu_pack_weights: bool = _option(
+        True, "run linear layers, norms and rotary embeddings on our own kernels on cpu, where there are any"
+    )
+    attention_backend: str = _option("auto", "auto, triton, numba, torch or reference")
+    enforce_eager: bool = _option(False, "run decodes without CUDA graphs")
+    compile: bool = _option(False, "compile the model's layers with torch.compile, where there is a compiler")
 
     block_size: int = _option(16, "tokens per KV block")
     num_gpu_blocks_override: int | None = _option(None, "blocks in the device pool; wins over profiling")

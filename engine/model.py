@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vtop.engine.errors import ModelRefused
 from vtop.engine.model_attention import ATTENTION_NAME, PagedAttention, UnsupportedAttention, register
+from vtop.engine.model_families import check_config, untold_window
 from vtop.engine.model_limits import end_token_ids, position_limit
 from vtop.kernels.api import AttentionBackend, AttentionBatch, allocate_cache
 
@@ -109,14 +109,13 @@ def load_model(
     register()
     paged = PagedAttention(model, backend)
     shell = LoadedModel(model, _unknown_spec(model, name), paged, tokenizer)
-    original = model.config._attn_implementation
     try:
         with torch.inference_mode():
             shell.open()
-            _discover(model, paged, name)
+            _discover(model, paged, name, tokenizer)
             shell.spec = _spec(model, name, paged, tokenizer)
             if probe:
-                _probe(shell, original)
+                _probe(shell)
     except UnsupportedAttention as error:
         shell.close()
         raise ModelRefused(name, f"it needs {error}") from None
@@ -127,29 +126,19 @@ def load_model(
 
 
 def _check_kind(model: PreTrainedModel, name: str) -> None:
-    config = model.config
-    text = config.get_text_config()
-    if getattr(config, "is_encoder_decoder", False) or getattr(text, "is_encoder_decoder", False):
-        raise ModelRefused(name, "it is an encoder-decoder; only decoders are served")
-    if getattr(config, "add_cross_attention", False):
-        raise ModelRefused(name, "it has cross-attention; only decoders are served")
-    if getattr(text, "alibi", False) or getattr(text, "position_embedding_type", None) == "alibi":
-        raise ModelRefused(name, "it places tokens with ALiBi biases, which the paged attention does not compute")
-    if getattr(text, "model_type", "") in ("bloom", "mpt"):
-        raise ModelRefused(name, "it places tokens with ALiBi biases, which the paged attention does not compute")
-    kinds = set(getattr(text, "layer_types", None) or ())
-    unknown = kinds - {"full_attention", "sliding_attention"}
-    if unknown:
-        raise ModelRefused(name, f"it has layers of the kind {', '.join(sorted(unknown))}, which keep no paged KV")
+    check_config(model.config, name)
+    kind = type(model).__name__
     if getattr(model, "_is_stateful", False):
         raise ModelRefused(name, "it keeps a recurrent state (state-space or hybrid layers), which has no blocks")
     if not model.can_generate():
-        raise ModelRefused(name, f"{type(model).__name__} does not generate text")
+        raise ModelRefused(name, f"{kind} does not generate text")
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ModelRefused(name, f"{kind} takes no position ids, which packed sequences need")
     if not type(model)._can_set_attn_implementation():
-        raise ModelRefused(name, f"{type(model).__name__} does not let its attention function be exchanged")
+        raise ModelRefused(name, f"{kind} does not let its attention function be exchanged")
 
 
-def _discover(model: PreTrainedModel, paged: PagedAttention, name: str) -> None:
+def _discover(model: PreTrainedModel, paged: PagedAttention, name: str, tokenizer: Any | None) -> None:
     """Learn which modules attend, in which order and shape, from a forward pass over two tokens."""
     ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
     positions = torch.arange(2, device=model.device).unsqueeze(0)
@@ -170,11 +159,15 @@ def _discover(model: PreTrainedModel, paged: PagedAttention, name: str) -> None:
     for shape, kind in zip(shapes, kinds, strict=False):
         if (kind == "sliding_attention") != (shape.window is not None):
             raise ModelRefused(name, "its sliding window is not told to the attention function")
+    told = sum(shape.window is not None for shape in shapes)
+    window = untold_window(model.config.get_text_config(), told, position_limit(model, tokenizer))
+    if window is not None:
+        raise ModelRefused(name, f"its sliding window of {window} is not told to the attention function")
 
 
-def _probe(loaded: LoadedModel, original: str) -> None:
-    """Run two chunks and a decode over scattered blocks; the logits must be those of the model's own attention."""
-    spec, model = loaded.spec, loaded.model
+def _probe(loaded: LoadedModel) -> None:
+    """Two sequences over scattered blocks, in chunks and packed together; the logits must be the model's own."""
+    spec = loaded.spec
     length = PROBE_TOKENS
     small = [window for window in spec.windows if window <= PROBE_WINDOW_AT_MOST]
     if small:
@@ -184,28 +177,9 @@ def _probe(loaded: LoadedModel, original: str) -> None:
         return
     # Not all the same token, and none outside the vocabulary; which ones does not matter.
     ids = (torch.arange(length, device=spec.device) * 7 + 3) % max(spec.vocab_size - 1, 1)
-    positions = torch.arange(length, device=spec.device)
-    # Soft caps and the like are complete only in `eager`; SDPA of some models refuses them.
-    model.set_attn_implementation("eager")
-    try:
-        wanted = model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits[0].float()
-    except Exception as error:
-        raise ModelRefused(spec.name, f"its own forward pass fails: {_one_line(error)}") from error
-    finally:
-        model.set_attn_implementation(ATTENTION_NAME)
-    block_size = 4
-    blocks = -(-length // block_size)
-    table = list(range(blocks))[::-1]
-    loaded.use_cache(
-        allocate_cache(blocks, spec.num_layers, spec.num_kv_heads, block_size, spec.head_dim, spec.dtype, spec.device)
-    )
-    parts = []
-    cut = [0, max(1, length // 2), length - 1, length]
-    for start, end in pairwise(cut):
-        if end > start:
-            batch = AttentionBatch.build([end - start], [end], [table], block_size, spec.device)
-            parts.append(loaded.forward(ids[start:end], positions[start:end], batch, None).float())
-    got = torch.cat(parts)
+    sequences = [ids, ids.flip(0)[: max(2, length // 3)]]
+    wanted = torch.cat([_own_logits(loaded, sequence) for sequence in sequences])
+    got = _paged_logits(loaded, sequences)
     tolerance = {torch.float32: 2e-4 if spec.device.type == "cpu" else 5e-3, torch.float16: 5e-2}.get(spec.dtype, 0.15)
     spread = float(wanted.std()) or 1.0
     # In half precision single logits wander; what is wrong in kind is off everywhere.
@@ -214,6 +188,55 @@ def _probe(loaded: LoadedModel, original: str) -> None:
         raise ModelRefused(
             spec.name, f"paged attention gives other logits than its own attention (off by {off:.2g} deviations)"
         )
+
+
+def _own_logits(loaded: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
+    """ids [T] -> logits [T, vocab] by the model's own attention, in float32."""
+    model = loaded.model
+    positions = torch.arange(len(ids), device=ids.device)
+    # Soft caps and the like are complete only in `eager`; SDPA of some models refuses them.
+    model.set_attn_implementation("eager")
+    try:
+        logits: torch.Tensor = model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits[0]
+    except Exception as error:
+        raise ModelRefused(loaded.spec.name, f"its own forward pass fails: {_one_line(error)}") from error
+    finally:
+        model.set_attn_implementation(ATTENTION_NAME)
+    return logits.float()
+
+
+def _paged_logits(loaded: LoadedModel, sequences: list[torch.Tensor]) -> torch.Tensor:
+    """Logits of two sequences [T0 + T1, vocab], float32: half of the first, the rest with the second, and decodes."""
+    spec = loaded.spec
+    block_size = 4
+    blocks = [-(-len(ids) // block_size) for ids in sequences]
+    scattered = list(range(sum(blocks)))[::-1]
+    tables = [scattered[: blocks[0]], scattered[blocks[0] :]]
+    loaded.use_cache(
+        allocate_cache(
+            sum(blocks), spec.num_layers, spec.num_kv_heads, block_size, spec.head_dim, spec.dtype, spec.device
+        )
+    )
+    first, second = map(len, sequences)
+    half = max(1, first // 2)
+    steps = [
+        [(0, 0, half)],
+        [(0, half, first - 1), (1, 0, second - 1)],
+        [(0, first - 1, first), (1, second - 1, second)],
+    ]
+    parts: list[list[torch.Tensor]] = [[], []]
+    for step in steps:
+        chunks = [(i, start, end) for i, start, end in step if end > start]
+        lengths = [end - start for _, start, end in chunks]
+        batch = AttentionBatch.build(
+            lengths, [end for *_, end in chunks], [tables[i] for i, *_ in chunks], block_size, spec.device
+        )
+        ids = torch.cat([sequences[i][start:end] for i, start, end in chunks])
+        positions = torch.cat([torch.arange(start, end, device=spec.device) for _, start, end in chunks])
+        logits = loaded.forward(ids, positions, batch, None).float()
+        for (i, *_), part in zip(chunks, torch.split(logits, lengths), strict=True):
+            parts[i].append(part)
+    return torch.cat([*parts[0], *parts[1]])
 
 
 def _unknown_spec(model: PreTrainedModel, name: str) -> ModelSpec:

@@ -99,34 +99,37 @@ class PagedAttention:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """query [1, heads, T, D], key, value [1, kv_heads, T, D] -> [1, T, heads, D]."""
+        """query [1, heads, T, D], key [1, kv_heads, T, D], value [1, kv_heads, T, E] -> [1, T, heads, E]; E <= D."""
         if self.discovering:
             return self._discover(module, query, key, value, window)
         batch = self.batch
         if batch is None:
             raise RuntimeError("the model was called outside of a step while the engine holds it")
         layer = self._layers[self._index[id(module)]]
+        size = value.shape[3]
+        if size < key.shape[3]:  # latent attention (MLA): smaller values are kept at the size of the keys
+            value = nn.functional.pad(value, (0, key.shape[3] - size))
         self.backend.write_kv(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), batch)
         out = self.backend.attend(
             query[0].transpose(0, 1), layer, batch, scale, sliding_window=window, softcap=softcap, sinks=sinks
         )
-        return out.unsqueeze(0)
+        return out[..., :size].unsqueeze(0)
 
     def _discover(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None
     ) -> torch.Tensor:
         """Note the layer; the output is zeros, for nobody reads the logits of a discovery pass."""
         if id(module) in self._index:
-            raise UnsupportedAttention("one attention layer runs twice in a step (shared layers)")
+            raise UnsupportedAttention("one attention layer to run twice in a step (shared or differential layers)")
         if query.shape[0] != 1 or key.shape[2] != query.shape[2] or value.shape[2] != query.shape[2]:
             raise UnsupportedAttention("attention over other tokens than the input (cross-attention)")
-        if key.shape[3] != value.shape[3] or query.shape[3] != key.shape[3]:
-            raise UnsupportedAttention("keys and values of different sizes")
+        if key.shape[3] < value.shape[3] or query.shape[3] != key.shape[3]:
+            raise UnsupportedAttention("values that are larger than the keys")
         if query.shape[1] % key.shape[1]:
             raise UnsupportedAttention("query heads that are no multiple of the KV heads")
         self._index[id(module)] = len(self.shapes)
         self.shapes.append(LayerShape(query.shape[1], key.shape[1], key.shape[3], window))
-        return torch.zeros_like(query).transpose(1, 2)
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
 def paged_attention_forward(

@@ -8,7 +8,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FALLBACK_LENGTH = 4096  # when neither the model nor its tokenizer names a limit
-_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+_LENGTH_NAMES = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "max_target_positions",
+)
 
 
 def end_token_ids(model: PreTrainedModel, tokenizer: Any | None) -> frozenset[int]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from vtop.engine.errors import BadValue, ModelRefused
+from vtop.engine.model_families import check_config
 from vtop.engine.model_source import ModelSource, Progress, SourceKind, hub_reachable, no_progress, pulled_folder
 
 
@@ -61,7 +62,7 @@ def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
 
 
 def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
     place = source.location
     if source.kind is SourceKind.HUB and (pulled := pulled_folder(source.location)):
@@ -69,13 +70,16 @@ def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, An
     # what is in the hub's own cache is loaded without a network
     local = source.kind is SourceKind.FOLDER or place != source.location or not hub_reachable()
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=local)
+        config = AutoConfig.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     except Exception as error:
         raise _unreachable(source, error) from error
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelRefused(source.name, "it is an encoder-decoder; only decoders are served")
+    check_config(config, source.name)  # before weights are fetched
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelRefused(source.name, f"transformers has no text decoder for its kind, {config.model_type}")
     try:
-        model = AutoModelForCausalLM.from_pretrained(place, config=config, dtype=dtype, local_files_only=local)
+        model = AutoModelForCausalLM.from_pretrained(
+            place, config=config, dtype=dtype, local_files_only=local, trust_remote_code=False
+        )
     except OSError as error:
         raise _unreachable(source, error) from error
     except Exception as error:
@@ -87,7 +91,7 @@ def _load_tokenizer(place: str, local: bool) -> Any | None:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(place, local_files_only=local)
+        return AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     except Exception:  # absent or unreadable: served by token ids
         return None
 

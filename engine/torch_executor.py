@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import chain, pairwise
 from time import perf_counter
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vtop.engine.compile_layers import compile_layers, uncompile
 from vtop.engine.config import EngineConfig
+from vtop.engine.cuda_graphs import CudaCapture, DecodeGraphs, GraphOptions, capture, graph_memory
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import Chunk, ExecutorRates, StepOutput, StepPlan
 from vtop.engine.facts import EngineFacts
@@ -27,32 +30,55 @@ from vtop.engine.kv_sizing import (
 from vtop.engine.logit_rows import LogitRows
 from vtop.engine.model import LoadedModel, load_model
 from vtop.engine.model_source import Progress, no_progress, resolve
+from vtop.engine.pack_linear import Packing, pack_model
 from vtop.engine.rates import RateMeter
 from vtop.engine.request import Sequence
 from vtop.engine.sampler import Sampler, likeliest_of, logprobs_of
-from vtop.kernels.api import AttentionBatch
-from vtop.kernels.registry import UnknownBackend, get_backend
+from vtop.kernels.api import AttentionBatch, IntArray
+from vtop.kernels.registry import BackendUnavailable, UnknownBackend, get_backend, warm_up
 
 SMALL_MODEL = 20_000_000  # parameters; below, one thread is fastest on cpu
 TRIAL_BLOCKS = 8
+MOST_CAPTURED = 512  # sequences; larger batches keep the device busy without graphs
 TRIAL_BYTES = 4 << 20  # moved at most, each way, to measure the first swap rate; a block at least
 
 
 class TorchExecutor:
     """Computes plans with a loaded model. See `Executor` for the contract; one thread at a time.
 
-    Takes over `model` (a `load_model` result): `close` gives the model its own attention back and drops the KV cache.
+    Takes over `model` (a `load_model` result): `close` gives the model its own attention back, undoes `packing` (what
+    `pack_model` did to it) and drops the KV cache. `graphs`: run decodes as CUDA graphs, over a pool that has one block
+    more than `num_blocks`, for padded rows; `graphs_note` says on one line what came of it.
     """
 
-    def __init__(self, model: LoadedModel, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        num_blocks: int,
+        block_size: int,
+        num_host_blocks: int = 0,
+        packing: Packing | None = None,
+        graphs: GraphOptions | None = None,
+    ) -> None:
         spec = model.spec
+        self._graph_options = graphs
+        self._spare_blocks = 0 if graphs is None else 1
+        self._graphs: DecodeGraphs | None = None
+        self.graphs_note = ""
+        self._packing = packing
         self.model = model
         self.block_size = block_size
         self.eos_token_ids = spec.eos_token_ids
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.cache = KVCache(
-            num_blocks, spec.num_layers, spec.num_kv_heads, block_size, spec.head_dim, spec.dtype, spec.device
+            num_blocks + self._spare_blocks,
+            spec.num_layers,
+            spec.num_kv_heads,
+            block_size,
+            spec.head_dim,
+            spec.dtype,
+            spec.device,
         )
         self.host_cache = HostCache(num_host_blocks, self.cache.tensor, pin=spec.device.type == "cuda")
         self._meter = RateMeter(self.cache.bytes_per_block)
@@ -60,7 +86,7 @@ class TorchExecutor:
         self._sampler = Sampler(spec.eos_token_ids)
         self._closed = False
         model.open()
-        model.use_cache(self.cache.tensor)
+        self._use_cache()
 
     @property
     def bytes_per_block(self) -> int:
@@ -84,12 +110,12 @@ class TorchExecutor:
             if not plan.chunks:
                 return StepOutput([], swap_seconds=swapped)
             started = perf_counter()
-            ids, positions, batch = self._inputs(plan.chunks)
+            tokens, batch = self._inputs(plan.chunks)
             self.cache.written(int(batch.slots.max()) // self.block_size)
             rows = LogitRows(plan.chunks, batch)
             index = rows.index(self.model.spec.device)
             prepared = perf_counter()
-            logits = self.model.forward(ids, positions, batch, index)
+            logits = self._forward(tokens, batch, index)
             _synchronize(logits)
             computed = perf_counter()
             output = self._sample(plan.chunks, rows, logits)
@@ -135,23 +161,43 @@ class TorchExecutor:
             check_resize(num_blocks, self.bytes_per_block, available_memory())
         elif num_blocks < 1:
             raise BadValue("num_blocks", num_blocks, "give at least 1")
+        self._graphs = None  # they read the pool that is about to go
         try:
-            self.cache.resize(num_blocks)
+            self.cache.resize(num_blocks + self._spare_blocks)
         except RuntimeError as error:  # torch's allocators, host or device
             raise BadValue(
                 "num_blocks", num_blocks, "cannot be allocated beside the pool there is; give less"
             ) from error
-        self.num_blocks = num_blocks
-        self.model.use_cache(self.cache.tensor)
+        finally:
+            self.num_blocks = self.cache.num_blocks - self._spare_blocks
+            self._use_cache()
 
     def close(self) -> None:
         """Give back memory and hooks. Calling it twice is harmless."""
         if not self._closed:
             self._closed = True
+            uncompile(self.model)
             self.model.close()
+            if self._packing is not None:
+                self._packing.undo()
+            self._graphs = None
             del self.cache, self.host_cache
 
-    def _inputs(self, chunks: list[Chunk]) -> tuple[torch.Tensor, torch.Tensor, AttentionBatch]:
+    def _use_cache(self) -> None:
+        """Attend over the pool where it lies now; graphs are captured anew."""
+        self.model.use_cache(self.cache.tensor)
+        self._graphs, self.graphs_note = capture(self.model, self._graph_options, self.block_size, self.num_blocks)
+
+    def _forward(self, tokens: IntArray, batch: AttentionBatch, index: torch.Tensor | None) -> torch.Tensor:
+        """tokens [T] -> logits [R, vocab] of the packed tokens `index` (None: all); a next call may reuse them."""
+        if self._graphs is not None and self._graphs.fits(batch):
+            logits = self._graphs.run(tokens, batch)
+            return logits if index is None else logits.index_select(0, index)
+        device = batch.device
+        ids, positions = torch.from_numpy(tokens).to(device), torch.from_numpy(batch.positions).to(device)
+        return self.model.forward(ids, positions, batch, index)
+
+    def _inputs(self, chunks: list[Chunk]) -> tuple[IntArray, AttentionBatch]:
         device = self.model.spec.device
         batch = AttentionBatch.build(
             [chunk.num_tokens for chunk in chunks],
@@ -161,7 +207,7 @@ class TorchExecutor:
             device,
         )
         tokens = np.fromiter(chain.from_iterable(map(_tokens, chunks)), dtype=np.int64, count=batch.num_tokens)
-        return torch.from_numpy(tokens).to(device), torch.from_numpy(batch.positions).to(device), batch
+        return tokens, batch
 
     def _sample(self, chunks: list[Chunk], rows: LogitRows, logits: torch.Tensor) -> StepOutput:
         """logits [R, vocab] of `rows`."""
@@ -237,6 +283,8 @@ def build_executor(
     except UnknownBackend as error:
         choices = f"choose one of {', '.join(error.names)}"
         raise BadValue("attention_backend", config.attention_backend, choices) from None
+    except BackendUnavailable as error:
+        raise BadValue("attention_backend", config.attention_backend, error.remedy) from None
     if model is None:
         source = resolve(config.model, progress=progress)
         name = source.name
@@ -246,8 +294,19 @@ def build_executor(
         name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     if device.type == "cpu":
         set_threads(model, config)
+    progress("preparing attention kernels", 0, None)  # compiles, the first time on a machine
+    try:
+        warm_up(backend, head_size(model.config), model.dtype)
+    except BackendUnavailable as error:
+        raise BadValue("attention_backend", config.attention_backend, error.remedy) from None
     progress("checking the model", 0, None)
-    loaded = load_model(model, name=name, backend=backend, tokenizer=tokenizer)
+    packing = pack_model(model.eval()) if config.cpu_pack_weights and device.type == "cpu" else None
+    try:
+        loaded = load_model(model, name=name, backend=backend, tokenizer=tokenizer)
+    except BaseException:
+        if packing is not None:
+            packing.undo()
+        raise
     try:
         spec = loaded.spec
         limit = spec.max_model_len
@@ -257,19 +316,29 @@ def build_executor(
         block_bytes = bytes_per_block(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, config.block_size, spec.dtype.itemsize
         )
-        gpu = None
+        gpu = graphs = None
+        compiled = ""
+        if config.compile:
+            progress("compiling the layers", 0, None)
+            compiled = compile_layers(loaded, config.block_size)
         if device.type == "cuda":
             progress("measuring memory", 0, None)
             gpu = profile_gpu(loaded, config, max_model_len)
+            if not config.enforce_eager and hasattr(backend, "static_plan"):
+                graphs = GraphOptions(backend, min(config.max_num_seqs, MOST_CAPTURED), max_model_len, CudaCapture())
+                reserved = graph_memory(loaded, graphs, config.block_size)
+                gpu = replace(gpu, activations=gpu.activations + reserved)
         available = available_memory()
         sizing = size_pool(config, block_bytes, max_model_len, available=available, gpu=gpu)
         if available is not None and gpu is None:
             available -= sizing.num_blocks * block_bytes
         host = size_host_pool(config, block_bytes, max_model_len, available=available, pinned=gpu is not None)
         progress("allocating the KV pools", 0, None)
-        executor = TorchExecutor(loaded, sizing.num_blocks, config.block_size, host.num_blocks)
+        executor = TorchExecutor(loaded, sizing.num_blocks, config.block_size, host.num_blocks, packing, graphs)
     except BaseException:
         loaded.close()
+        if packing is not None:
+            packing.undo()
         raise
     facts = EngineFacts(
         model=name,
@@ -278,11 +347,18 @@ def build_executor(
         backend=loaded.backend_name,
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
-        kv_note=sizing.explanation,
+        kv_note="; ".join(filter(None, (sizing.explanation, executor.graphs_note if graphs else "", compiled))),
         num_host_blocks=host.num_blocks,
         host_note=host.explanation if host.num_blocks else "no host pool",
     )
     return executor, tokenizer, facts
+
+
+def head_size(config: Any) -> int:
+    """Numbers per attention head as a transformers config has it, or a guess; no layer was seen yet."""
+    config = config.get_text_config()
+    size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return size
 
 
 def set_threads(model: Any, config: EngineConfig) -> None:

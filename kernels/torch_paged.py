@@ -22,6 +22,8 @@ class TorchPagedAttention:
     """Any device, dtype, block size and head size that torch has."""
 
     name = "torch"
+    note = ""
+    """Why this backend stands in for a faster one, in one line; empty when it does not."""
 
     def write_kv(self, layer: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch) -> None:
         geometry = Geometry.of(layer)

@@ -23,6 +23,7 @@ from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.model_source import SourceKind, building, hub_reachable, list_models, pull, remove, resolve
 from vtop.engine.request import SamplingParams, new_request
 from vtop.engine.torch_executor import build_executor
+from vtop.kernels.registry import get_backend
 from vtop_support.models import saved_tiny_random, smollm2_path, tiny_random
 
 torch.set_num_threads(1)
@@ -260,7 +261,8 @@ def test_an_executor_from_a_folder_without_tokenizer(tmp_path: Path) -> None:
     config = EngineConfig(model=str(folder), block_size=8, max_model_len=64, max_num_seqs=3, device="cpu")
     executor, tokenizer, facts = build_executor(config, lambda stage, done, total: stages.append(stage))
     assert tokenizer is None
-    assert (facts.model, facts.device, facts.dtype, facts.backend) == ("random-llama", "cpu", "float32", "torch")
+    assert (facts.model, facts.device, facts.dtype) == ("random-llama", "cpu", "float32")
+    assert facts.backend == get_backend("auto", torch.device("cpu")).name
     assert (facts.max_model_len, facts.vocab_size, executor.num_blocks) == (64, 128, 3 * 8)
     assert facts.kv_note.startswith("24 blocks of 4 KiB") and stages[0] == "loading random-llama"
     request = new_request("r", 0, [1, 2, 3], SamplingParams(temperature=0.0), arrival=0.0, limit=9, seed=0)
