@@ -63,7 +63,9 @@ class Terminal:
         subprocess.run(["tmux", "-L", self._server, "kill-server"], capture_output=True, check=False)
 
 
-@pytest.fixture(params=[(120, 40), (80, 24)], ids=["120x40", "80x24"])
+@pytest.fixture(
+    params=[pytest.param((120, 40), id="120x40"), pytest.param((80, 24), id="80x24", marks=pytest.mark.slow)]
+)
 def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
     terminal = Terminal(*request.param, tmp_path)
     yield terminal
