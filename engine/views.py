@@ -155,10 +155,11 @@ class RequestView:
 
     @property
     def tpot(self) -> float | None:
-        """Mean seconds per output token after the first."""
-        if self.first_token is None or self.last_token is None or self.output_tokens < 2:
+        """Mean seconds per output token after the first; of several samples, per round of them."""
+        rounds = self.output_tokens / max(1, len(self.sequences)) - 1
+        if self.first_token is None or self.last_token is None or rounds <= 0:
             return None
-        return (self.last_token - self.first_token) / (self.output_tokens - 1)
+        return (self.last_token - self.first_token) / rounds
 
 
 @dataclass(slots=True)
