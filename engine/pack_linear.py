@@ -24,6 +24,9 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of linear layers that siblings call one after the other with the same input."""
 NATIVE_BF16_ROWS = 16
 """Rows up to which our bfloat16 kernel is used where the processor multiplies bfloat16 itself, as torch then does."""
+FLOAT32_WORK = 96_000
+"""Rows times columns of x up to which our float32 kernel is faster than torch's, which keeps more of a wide x in reach:
+on two cores with AVX2 2.1 to 1.6 times at 32 rows of 576, 0.97 at 64 rows of 1536."""
 SMALL_WEIGHT = 1 << 14
 """Elements of a lone weight below which torch's own call is the cheaper one."""
 ROTARY = "apply_rotary_pos_emb"
@@ -117,7 +120,9 @@ def _same_input(members: list[Any]) -> bool:
 
 
 def _most_rows(weight: torch.Tensor, native: bool) -> int:
-    return NATIVE_BF16_ROWS if native and weight.dtype == torch.bfloat16 else 1 << 62
+    if weight.dtype == torch.float32:
+        return FLOAT32_WORK // weight.shape[1]
+    return NATIVE_BF16_ROWS if native else 1 << 62
 
 
 def _single(module: nn.Linear, packing: Packing, scratch: Scratch, native: bool) -> Forward:
