@@ -11,53 +11,38 @@ from typing import Any
 
 import msgspec
 
+from vtop.engine.block_events import (
+    BlocksFreed as BlocksFreed,
+    BlocksTaken as BlocksTaken,
+    Cached as Cached,
+    CacheReset as CacheReset,
+    CopiedOnWrite as CopiedOnWrite,
+    Event as Event,
+    Evicted as Evicted,
+    Forked as Forked,
+    Merged as Merged,
+    PoolResized as PoolResized,
+    PrefixLookup as PrefixLookup,
+)
 from vtop.engine.reasons import (
     AfterPreemption as AfterPreemption,
-)
-from vtop.engine.reasons import (
     DecodesFirst as DecodesFirst,
-)
-from vtop.engine.reasons import (
     Limit as Limit,
-)
-from vtop.engine.reasons import (
     ModeWhy as ModeWhy,
-)
-from vtop.engine.reasons import (
     MoveCause as MoveCause,
-)
-from vtop.engine.reasons import (
     NeedsBlocks as NeedsBlocks,
-)
-from vtop.engine.reasons import (
     NeedsBudget as NeedsBudget,
-)
-from vtop.engine.reasons import (
     NeedsSeat as NeedsSeat,
-)
-from vtop.engine.reasons import (
     PreemptCause as PreemptCause,
-)
-from vtop.engine.reasons import (
     Reason as Reason,
-)
-from vtop.engine.reasons import (
     RefusalCode as RefusalCode,
-)
-from vtop.engine.reasons import (
     SwappedFirst as SwappedFirst,
-)
-from vtop.engine.reasons import (
     WaitReason as WaitReason,
 )
 
 SCHEMA_VERSION = 1
 
 # --- events ----------------------------------------------------------------------------------------------------
-
-
-class Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
-    """Base of the events. `event` in JSON is the tag."""
 
 
 class Arrived(Event, frozen=True, tag="arrived"):
@@ -124,76 +109,6 @@ class Skipped(Event, frozen=True, tag="skipped"):
     reason: WaitReason
 
 
-class BlocksTaken(Event, frozen=True, tag="blocks-taken"):
-    """Blocks appended to the block table of sequence `seq` of a request, in table order.
-
-    `computed` tokens are, or will be before they are read, written in them by another sequence of the request.
-    """
-
-    id: str
-    blocks: list[int]
-    seq: int = 0
-    computed: int = 0
-
-
-class BlocksFreed(Event, frozen=True, tag="blocks-freed"):
-    """The whole block table of a sequence went back, tail first."""
-
-    id: str
-    blocks: list[int]
-    seq: int = 0
-
-
-class PrefixLookup(Event, frozen=True, tag="prefix-lookup"):
-    """At admission `tokens` tokens were looked up in the prefix cache; the first `hit` of them need not be computed.
-
-    `blocks` are taken over from others. `resumed` lookups mostly find the request's own blocks and count apart.
-    """
-
-    id: str
-    tokens: int
-    hit: int
-    blocks: int
-    resumed: bool
-    seq: int = 0
-
-
-class Cached(Event, frozen=True, tag="cached"):
-    """Blocks of a sequence are full and written: from now on they can be hit, even after nobody holds them."""
-
-    id: str
-    blocks: list[int]
-    seq: int = 0
-
-
-class Evicted(Event, frozen=True, tag="evicted"):
-    """Cached blocks were handed out for something else, or went away: their content can no longer be hit.
-
-    `hashes[i]` is the 64-bit hash of what block i held (with everything before it), `last_used[i]` when it was held
-    last.
-    """
-
-    blocks: list[int]
-    hashes: list[int] = []
-    last_used: list[float] = []
-
-
-class CacheReset(Event, frozen=True, tag="cache-reset"):
-    """All content was forgotten; held blocks stay held."""
-
-    blocks: int
-
-
-class CopiedOnWrite(Event, frozen=True, tag="copied-on-write"):
-    """Entry `logical` of a sequence's table was shared and is now `target`, a copy of `source`."""
-
-    id: str
-    source: int
-    target: int
-    logical: int
-    seq: int = 0
-
-
 class Scheduled(Event, frozen=True, tag="scheduled"):
     """What the step computes, in batch order: `tokens[i]` tokens for sequence `seqs[i]` of request `ids[i]`.
 
@@ -204,7 +119,7 @@ class Scheduled(Event, frozen=True, tag="scheduled"):
     tokens: list[int]
     budget: int
     limit: Limit
-    seqs: list[int] = []
+    seqs: list[int] = msgspec.field(default_factory=list)
 
 
 class Preempted(Event, frozen=True, tag="preempted"):
@@ -272,25 +187,6 @@ class SwappedIn(Event, frozen=True, tag="swapped-in"):
     need: int
     free: int
     watermark: int = 0
-
-
-class Forked(Event, frozen=True, tag="forked"):
-    """Sequence `child` of a group goes on from where sequence `parent` is, and shares its `blocks`."""
-
-    id: str
-    parent: int
-    child: int
-    blocks: list[int]
-
-
-class Merged(Event, frozen=True, tag="merged"):
-    """Entry `logical` of a table became full and equal to block `into`: it is that block now, `block` went back."""
-
-    id: str
-    block: int
-    into: int
-    logical: int
-    seq: int = 0
 
 
 class Passed(Event, frozen=True, tag="passed"):
@@ -369,7 +265,7 @@ class Rekeyed(Event, frozen=True, tag="rekeyed"):
     ids: list[str]
     keys: list[tuple[float, ...]]
     fair_at: int | None = None
-    counters: dict[str, float] = {}
+    counters: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Tokens(Event, frozen=True, tag="tokens"):
@@ -381,7 +277,7 @@ class Tokens(Event, frozen=True, tag="tokens"):
     ids: list[str]
     tokens: list[int]
     texts: list[str]
-    seqs: list[int] = []
+    seqs: list[int] = msgspec.field(default_factory=list)
 
 
 class Finished(Event, frozen=True, tag="finished"):
@@ -425,13 +321,6 @@ class StepFailed(Event, frozen=True, tag="step-failed"):
     where: str
     error: str
     ids: list[str]
-
-
-class PoolResized(Event, frozen=True, tag="pool-resized"):
-    """The device pool has another number of blocks."""
-
-    before: int
-    after: int
 
 
 class StepTimes(Event, frozen=True, tag="step-times"):

@@ -87,7 +87,7 @@ def test_version_and_models_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tiny" in capsys.readouterr().out
 
 
-HEAVY = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub")
+HEAVY = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numba", "triton")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["config"], ["models", "list"], ["--version"]])
