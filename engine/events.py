@@ -5,6 +5,7 @@ data: what was needed, what was free, what was lost. Times are engine seconds. R
 are those of the device pool.
 """
 
+# ruff: noqa: I001 - one statement for each module whose names are told on
 from __future__ import annotations
 
 from typing import Any
