@@ -10,22 +10,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from vtop.engine import events as ev
 from vtop.engine.order import Key, order_key
 from vtop.engine.request import Phase, RequestStatus
+from vtop.engine.state_blocks import FREE, BlockHolders
 from vtop.engine.views import Move, Moves, RequestView, SequenceView, StepView, Told, Totals
 
 __all__ = ["FREE", "EngineState", "Move", "Moves", "RequestView", "SequenceView", "StepView", "Told", "Totals"]
 
-FREE = -1  # in `owner`: the block belongs to nobody
 KEEP_FINISHED = 1000
 KEEP_REFUSED = 200
 
 
-class EngineState:
+class EngineState(BlockHolders):
     """Fold of Frames.
 
     `hashed` marks blocks whose content can be hit; cached ones are those that nobody holds.
@@ -37,19 +34,13 @@ class EngineState:
     """
 
     def __init__(self, meta: ev.Meta, keep_finished: int = KEEP_FINISHED) -> None:
+        super().__init__(meta.num_blocks, meta.num_host_blocks)
         self.meta = meta
         self.block_size = meta.block_size
-        self.ref_count: npt.NDArray[np.int32] = np.zeros(meta.num_blocks, np.int32)
-        self.owner: npt.NDArray[np.int32] = np.full(meta.num_blocks, FREE, np.int32)
-        self.hashed: npt.NDArray[np.bool_] = np.zeros(meta.num_blocks, np.bool_)  # content can be hit
-        self._sharers: dict[int, list[int]] = {}  # of blocks with several holders: their numbers, latest last
-        self.used = 0
         self.requests: dict[str, RequestView] = {}  # alive ones
         self.waiting: dict[str, RequestView] = {}
         self.running: dict[str, RequestView] = {}
         self.swapped: dict[str, RequestView] = {}
-        self.host_ref_count: npt.NDArray[np.int32] = np.zeros(meta.num_host_blocks, np.int32)
-        self.host_owner: npt.NDArray[np.int32] = np.full(meta.num_host_blocks, FREE, np.int32)
         self.moved_out, self.moved_in, self.copied = Moves(), Moves(), Moves()
         self.finished: deque[RequestView] = deque(maxlen=keep_finished)
         self.refused: deque[ev.Refused] = deque(maxlen=KEEP_REFUSED)
@@ -71,20 +62,6 @@ class EngineState:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    @property
-    def num_blocks(self) -> int:
-        return len(self.ref_count)
-
-    @property
-    def cached(self) -> int:
-        """Blocks that nobody holds and whose content can be hit."""
-        return int(np.count_nonzero(self.hashed & (self.ref_count == 0)))
-
-    @property
-    def free(self) -> int:
-        """Blocks that can be handed out: without content, or cached."""
-        return self.num_blocks - self.used
-
     def waiting_order(self) -> list[RequestView]:
         """Waiting requests, next one first."""
         return sorted(self.waiting.values(), key=self.order)
@@ -96,10 +73,6 @@ class EngineState:
     def swapped_order(self) -> list[RequestView]:
         """Swapped requests, the next one to return first."""
         return sorted(self.swapped.values(), key=self.order)
-
-    @property
-    def host_used(self) -> int:
-        return int(np.count_nonzero(self.host_ref_count))
 
     def order(self, request: RequestView) -> Key:
         """What requests are sorted by now."""
@@ -254,26 +227,6 @@ class EngineState:
         self._let_go(view, e.source)
         self.copied.add(self.step, self.time, view.number, [(e.source, e.target)])
         self.totals.copies += 1
-
-    def _hold(self, view: RequestView, block: int) -> None:
-        if self.ref_count[block] == 0:
-            self.used += 1
-        else:
-            self._sharers.setdefault(block, [int(self.owner[block])]).append(view.number)
-        self.ref_count[block] += 1
-        self.owner[block] = view.number
-
-    def _let_go(self, view: RequestView, block: int) -> None:
-        self.ref_count[block] -= 1
-        sharers = self._sharers.get(block)
-        if sharers is not None:
-            sharers.remove(view.number)
-            self.owner[block] = sharers[-1]
-            if len(sharers) == 1:
-                del self._sharers[block]
-        else:
-            self.used -= 1
-            self.owner[block] = FREE
 
     def _scheduled(self, e: ev.Scheduled) -> None:
         step = self.last_step
@@ -443,14 +396,7 @@ class EngineState:
         self.totals.failures += 1
 
     def _pool_resized(self, e: ev.PoolResized) -> None:
-        keep = min(e.before, e.after)
-        ref_count, owner, hashed = self.ref_count, self.owner, self.hashed
-        self.ref_count = np.zeros(e.after, np.int32)
-        self.owner = np.full(e.after, FREE, np.int32)
-        self.hashed = np.zeros(e.after, np.bool_)
-        self.hashed[:keep] = hashed[:keep]
-        self.ref_count[:keep] = ref_count[:keep]
-        self.owner[:keep] = owner[:keep]
+        self._resize(e.before, e.after)
 
     def _step_times(self, e: ev.StepTimes) -> None:
         self.last_step.times = e
