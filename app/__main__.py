@@ -7,9 +7,13 @@ import sys
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    from vtop.app.cli import main as run
+    try:
+        from vtop.app.cli import main as run
 
-    sys.exit(run())
+        code = run()
+    except KeyboardInterrupt:  # while it is being imported
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

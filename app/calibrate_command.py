@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.safe_text import clean
 from vtop.engine.calibrate import HELD_OUT_EVERY, Calibration, Errors
 from vtop.engine.calibrate import calibrate as fit
 from vtop.engine.cards import Card, card_text
@@ -31,12 +32,13 @@ def calibrate(file: Path, output: Path | None = None, console: Console | None = 
     target = file.with_name(f"{stem}.toml") if output is None else output
     card = Card(stem, recording.meta.device, recorded_shape(recording.meta), found.cost)
     held = found.held_out
+    # a line end in a name would end the comment
     notes = [
         f"vtop calibrate {file.name}: {recording.meta.model} on {recording.meta.device}, {recording.meta.dtype}",
         f"fitted to {found.fitted} steps; on {held.steps} others: MAPE {held.mape:.1%}, p95 {held.p95:.1%}",
     ]
     try:
-        target.write_text(card_text(card, notes), encoding="utf-8")
+        target.write_text(card_text(card, [clean(note) for note in notes]), encoding="utf-8")
     except OSError as error:
         raise BadValue("--output", str(target), f"cannot be written ({error.strerror})") from None
     _print(console or Console(), found, target)
@@ -60,9 +62,9 @@ def _print(console: Console, found: Calibration, target: Path) -> None:
         table.add_row(kind.value, *_cells(errors), style="dim")
     console.print(table)
     console.print()
-    console.print(Text(_formula(found.cost)))
+    console.print(Text(_formula(found.cost)), soft_wrap=not console.is_terminal)
     steps = f"fitted to {found.fitted} steps; of each kind every {HELD_OUT_EVERY}th was held out"
-    console.print(Text(f"{steps}; card written to {target} (vtop sim --card {target})"), soft_wrap=True)
+    console.print(Text(clean(f"{steps}; card written to {target} (vtop sim --card {target})")), soft_wrap=True)
 
 
 def _cells(errors: Errors) -> tuple[str, ...]:

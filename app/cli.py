@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -13,12 +14,16 @@ import cyclopts
 from cyclopts import App, Group, Parameter
 
 from vtop.app.burst import Lengths
+from vtop.app.ending import Ended
 from vtop.app.options import Option, options
+from vtop.app.safe_text import clean
 from vtop.app.sim_arguments import SimArguments
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION
 
+FAILED = 1
 USAGE_ERROR = 2
+_OUTPUT_LOST = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG")} - {None}
 
 _ENGINE = Group.create_ordered("Engine options")
 _SCREEN = Group.create_ordered("Screen and request options")
@@ -222,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_error=False,
             result_action="return_value",
         )
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk shows here, not on the way out
     except cyclopts.CycloptsError as error:
         return _complain(_one_line(error))
     except BadValue as error:
@@ -230,15 +237,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error))
     except KeyboardInterrupt:
         return 130
+    except Ended as error:
+        return 128 + error.number
     except BrokenPipeError:
         # The reader of our output is gone (`vtop config | head`); Python must not complain about it on the way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
+        _drop_output()
+        return FAILED
+    except OSError as error:
+        if error.errno not in _OUTPUT_LOST or error.filename is not None:
+            raise
+        _drop_output()
+        _complain(f"the output cannot be written ({error.strerror})")
+        return FAILED
     return result if isinstance(result, int) else 0
 
 
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _complain(text: str) -> int:
-    print(f"vtop: {text}", file=sys.stderr)
+    print(f"vtop: {clean(text)}", file=sys.stderr)
     return USAGE_ERROR
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vtop.app.options import options
 from vtop.app.playing import Playing
 from vtop.app.run_command import RunArguments, check_screen
 from vtop.app.screens.look_bar import Look
-from vtop.app.settings import Origin, Settings
+from vtop.app.settings import Settings
 from vtop.app.sim_tui import run_simulation
 from vtop.engine.cards import Card
 from vtop.engine.commands import AddRequest, LoadWorkload, SetOption
@@ -86,15 +85,7 @@ def scenario_simulation(
 ) -> Simulation:
     """A variant as the file has it, but for engine options that were given on the command line."""
     simulation = scenario.simulation(variant, card)
-    return replace(simulation, config=_config(scenario, variant, {}, _given(settings)))
-
-
-def _given(settings: Settings) -> dict[str, Any]:
-    return {
-        key: settings.values[key]
-        for key, option in options().items()
-        if option.section == "engine" and settings.origins[key] is Origin.COMMAND_LINE
-    }
+    return replace(simulation, config=_config(scenario, variant, {}, settings.named_engine_options()))
 
 
 def _config(scenario: Scenario, variant: Variant, base: dict[str, Any], given: dict[str, Any]) -> EngineConfig:
@@ -103,7 +94,7 @@ def _config(scenario: Scenario, variant: Variant, base: dict[str, Any], given: d
 
 def _on_engine(settings: Settings, run: RunArguments, scenario: Scenario, variant: Variant) -> int:
     """With the model. Times among the options are set with the jobs, when it is known how far to stretch them."""
-    given = _given(settings)
+    given = settings.named_engine_options()
     base = {key: settings.values[key] for key in MACHINE}
     config = _config(scenario, variant, base, given)
     timed = tuple(

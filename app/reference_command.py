@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.safe_text import clean
+from vtop.app.terminal import progress_console
 from vtop.engine.errors import BadValue
-from vtop.engine.reference import METRICS, Line, Pair, Replay, Report, against_pair, check, reference_pair
+from vtop.engine.reference import (
+    METRICS,
+    MOST_LEFT_OUT,
+    Line,
+    Pair,
+    Replay,
+    Report,
+    against_pair,
+    check,
+    reference_pair,
+)
 
 if TYPE_CHECKING:
     from vtop.app.sim_arguments import SimArguments
@@ -19,9 +34,9 @@ FAILED = 1
 _TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "e2e"}
 
 
-def run_reference(name: str, console: Console | None = None) -> int:
+def run_reference(name: str, console: Console | None = None, *, as_json: bool = False) -> int:
     """Replay a recorded vLLM run that comes with vtop; 1 when an error is out of its bound. Raises BadValue."""
-    return run_pair(reference_pair(name), console)
+    return run_pair(reference_pair(name), console, as_json=as_json)
 
 
 def run_against(arguments: SimArguments, config: EngineConfig, console: Console | None = None) -> int:
@@ -35,16 +50,48 @@ def run_against(arguments: SimArguments, config: EngineConfig, console: Console 
     workload = trace_workload(arguments)
     if workload is None:
         raise BadValue("--against", str(arguments.against), "give the arrivals with --trace as well")
-    return run_pair(against_pair(workload, arguments.against, card_of(arguments, config), config), console)
+    pair = against_pair(workload, arguments.against, card_of(arguments, config), config)
+    return run_pair(pair, console, as_json=arguments.json)
 
 
-def run_pair(pair: Pair, console: Console | None = None) -> int:
-    """Simulate, print the table; 1 when an error is out of its bound."""
+def run_pair(pair: Pair, console: Console | None = None, *, as_json: bool = False) -> int:
+    """Simulate, print the table or one JSON object; 1 when an error is out of its bound."""
     console = console or Console()
-    with Console(stderr=True).status("simulating") as status:
+    with progress_console().status("simulating") as status:
         report = check(pair, lambda text: status.update(f"simulating: {text}"))
-    print_report(report, console)
+    if as_json:
+        print(report_json(report), flush=True)
+    else:
+        print_report(report, console)
     return 0 if report.ok else FAILED
+
+
+def report_json(report: Report) -> str:
+    """One object with every error; a number that is not there is null."""
+    pair = report.pair
+    return json.dumps(
+        {
+            "name": pair.name,
+            "card": pair.simulation.card.name,
+            "config": asdict(pair.simulation.config),
+            "measured_requests": len(pair.measured),
+            "notes": [pair.since, *pair.notes],
+            "plain": _replay_json(report.plain),
+            "scale": report.scale,
+            "fitted": None if report.fitted is None else _replay_json(report.fitted),
+            "ok": report.ok,
+        },
+        default=str,
+        allow_nan=False,
+    )
+
+
+def _replay_json(replay: Replay) -> dict[str, Any]:
+    found = asdict(replay)
+    found["lines"] = [{**asdict(line), "error": line.error, "ok": line.ok} for line in replay.lines]
+    for line in found["lines"]:
+        line.update({key: None for key, value in line.items() if isinstance(value, float) and not math.isfinite(value)})
+    return found
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -53,13 +100,16 @@ def print_report(report: Report, console: Console) -> None:
     config, card = pair.simulation.config, pair.simulation.card
     console.print(
         Text(
-            f"{pair.name}: {len(pair.measured):,} measured requests; preset {config.preset} on card {card.name} "
-            f"({card.device}), {config.max_num_seqs} seats, budget "
-            f"{config.token_budget(config.max_model_len or card.shape.max_model_len):,} tokens a step"
-        )
+            clean(
+                f"{pair.name}: {len(pair.measured):,} measured requests; preset {config.preset} on card {card.name} "
+                f"({card.device}), {config.max_num_seqs} seats, budget "
+                f"{config.token_budget(config.max_model_len or card.shape.max_model_len):,} tokens a step"
+            )
+        ),
+        soft_wrap=not console.is_terminal,
     )
     for note in (pair.since, *pair.notes):
-        console.print(Text(note, style="dim"))
+        console.print(Text(clean(note), style="dim"), soft_wrap=not console.is_terminal)
     _print_replay(console, "uncalibrated, all requests", report.plain)
     if report.fitted is not None:
         title = f"step times x {report.scale:.3f}, fitted on the even requests and judged on the odd ones"
@@ -75,6 +125,13 @@ def _print_replay(console: Console, title: str, replay: Replay) -> None:
     console.print(Text(f"{title} ({replay.requests:,})", style="bold"))
     console.print(_table(replay))
     console.print(_facts(replay))
+    if replay.left_out:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in replay.left_out.items())
+        left = sum(replay.left_out.values())
+        of = f"{left:,} of {left + replay.requests:,} measured requests have no end in the simulation"
+        console.print(Text(clean(f"left out: {of} ({why}); at most {MOST_LEFT_OUT:.0%} may be"), style="yellow"))
+    for text in replay.troubles:
+        console.print(Text(clean(f"error in the simulation: {text}"), style="red"))
 
 
 def _table(replay: Replay) -> Table:

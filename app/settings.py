@@ -46,6 +46,18 @@ class Settings:
         """The engine's options; BadValue names the one that cannot be used."""
         return EngineConfig(**self._section("engine"))
 
+    def engine_options(self) -> dict[str, Any]:
+        """What `engine_config` is made of: None where a preset decides."""
+        return self._section("engine")
+
+    def named(self) -> list[str]:
+        """The options on the command line."""
+        return [key for key, origin in self.origins.items() if origin is Origin.COMMAND_LINE]
+
+    def named_engine_options(self) -> dict[str, Any]:
+        """The engine's options that the command line gives."""
+        return {key: self.values[key] for key in self.named() if options()[key].section == "engine"}
+
     def app_config(self) -> AppConfig:
         """The screen's options; BadValue names the one that cannot be used."""
         return AppConfig(**self._section("app"))

@@ -33,13 +33,13 @@ class SimArguments:
     limit: Annotated[int | None, _p(_WHAT, "Trace: its first so many requests.")] = None
 
     rate: Annotated[list[float] | None, Parameter(
-        group=_LOAD, help="Requests per second; may be given several times (default: 4).", consume_multiple=False,
-        negative="")] = None  # fmt: skip
+        group=_LOAD, help="Requests per second; may be given several times (default: 4). Not with ramp and closed.",
+        consume_multiple=False, negative="")] = None  # fmt: skip
     rates: Annotated[str | None, _p(_LOAD, "The same as a list: 1,2,4,8.")] = None
     requests: Annotated[int | None, _p(_LOAD, "Requests of a run (default: 300, or as many as come in --seconds).")] = (
         None
     )
-    seconds: Annotated[float | None, _p(_LOAD, "Arrivals for so many virtual seconds.")] = None
+    seconds: Annotated[float | None, _p(_LOAD, "Arrivals for so many virtual seconds; a closed loop ends then.")] = None
     arrivals: Annotated[str, _p(_LOAD, "poisson (default), bursts:ON:OFF, ramp:START:END:SECONDS, "
                                        "closed:CLIENTS[:THINK].")] = "poisson"  # fmt: skip
     prompt_tokens: Annotated[str, _p(_LOAD, "N, LOW-HIGH or lognormal:MEDIAN:SIGMA[:LOW:HIGH] (default: "
@@ -67,9 +67,14 @@ class SimArguments:
     model_shape: Annotated[str | None, _p(_CARD, "Data sheet cards: llama-8b, llama-70b … or a config.json.")] = None
     gpus: Annotated[int, _p(_CARD, "Data sheet cards: so many that share the work.")] = 1
 
-    policies: Annotated[str | None, _p(_OUT, "Policies to compare, each with options: fcfs,priority:aging_rate=1.")] = (
-        None
-    )
+    policies: Annotated[
+        str | None,
+        _p(
+            _OUT,
+            "Policies to compare, each with options of the engine, presets too: "
+            "fcfs,priority:aging_rate=1,fcfs:preset=vllm-v1.",
+        ),
+    ] = None
     seeds: Annotated[int, _p(_OUT, "Workloads per rate; means come with 95 % intervals (default: 1).")] = 1
     workers: Annotated[int | None, _p(_OUT, "Processes (default: one per core).")] = None
     ttft_limit: Annotated[float, _p(_OUT, "Goodput: seconds to the first token (default: 2).")] = 2.0

@@ -4,96 +4,111 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from vtop.app import sim_texts, sim_work
+from vtop.app.ending import ended_by_signals
+from vtop.app.safe_text import clean
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
-from vtop.app.sim_tables import print_tables
-from vtop.engine.cards import Card
+from vtop.app.sim_rules import check_together, named
+from vtop.app.sim_tables import print_tables, request_counts, tell_troubles
+from vtop.app.terminal import progress_console
 from vtop.engine.compare import Case, Outcome, rows, run_cases
-from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.simulator import device_blocks
 
 
 def sim(settings: Settings, arguments: SimArguments) -> int:
     """Run what the arguments ask for; returns the exit code."""
-    _check_together(arguments)
+    try:
+        check_together(arguments, settings.named())
+        _check_values(arguments)
+        if arguments.tui:
+            from vtop.app.sim_tui import watch
+
+            return watch(settings, arguments)
+        with ended_by_signals():
+            return _run(settings, arguments)
+    except BadValue as error:
+        raise named(error, arguments) from None
+
+
+def _check_values(a: SimArguments) -> None:
+    if a.csv is not None:
+        _try_to_write("--csv", a.csv)
+    if a.workers is not None and a.workers < 1:
+        raise BadValue("--workers", a.workers, "give at least 1")
+    if a.time_scale is not None and a.time_scale < 0:
+        raise BadValue("--time-scale", a.time_scale, "give virtual seconds per second, 0 or more")
+
+
+def _try_to_write(option: str, path: Path) -> None:
+    """Before hours are spent on what could not be written. Raises BadValue."""
+    try:
+        sim_texts.writable(option, path)
+        if path.is_file() or not path.exists():  # a pipe would wait for its reader
+            path.open("ab").close()
+    except OSError as error:
+        raise BadValue(option, str(path), f"cannot be written ({error.strerror})") from None
+
+
+def _run(settings: Settings, arguments: SimArguments) -> int:
     if arguments.reference is not None:
         from vtop.app.reference_command import run_reference
 
-        return run_reference(arguments.reference)
+        return run_reference(arguments.reference, as_json=arguments.json)
     config = settings.engine_config()
     if arguments.against is not None:
         from vtop.app.reference_command import run_against
 
-        assert arguments.trace is not None
         return run_against(arguments, config)
-    if arguments.tui:
-        from vtop.app.sim_tui import watch
-
-        return watch(settings, arguments)
     if arguments.scenario is not None:
         from vtop.app.scenario_command import run_scenario_file
 
-        return run_scenario_file(arguments)
-    return _compare(config, arguments)
+        return run_scenario_file(settings, arguments)
+    return _compare(settings, arguments)
 
 
-def _check_together(a: SimArguments) -> None:
-    sources = [n for n, v in (("--scenario", a.scenario), ("--trace", a.trace), ("--reference", a.reference)) if v]
-    if len(sources) > 1:
-        raise BadValue(sources[1], "given", f"leave out {sources[0]}: one workload at a time")
-    if a.against is not None and a.trace is None:
-        raise BadValue("--against", str(a.against), "give the arrivals with --trace as well")
-    if a.check and a.scenario is None:
-        raise BadValue("--check", True, "it goes with --scenario")
-    if a.csv is not None:
-        sim_texts.writable("--csv", a.csv)
-    if a.workers is not None and a.workers < 1:
-        raise BadValue("--workers", a.workers, "give at least 1")
-    if a.time_scale is not None and (not a.tui or a.time_scale < 0):
-        raise BadValue("--time-scale", a.time_scale, "it goes with --tui; give virtual seconds per second, 0 or more")
-
-
-def _compare(config: EngineConfig, arguments: SimArguments) -> int:
+def _compare(settings: Settings, arguments: SimArguments) -> int:
     if arguments.plot is not None:
         from vtop.app.plots import check_plots
 
         check_plots(arguments.plot)
-    cases = sim_work.cases(arguments, config)
+    config = settings.engine_config()
+    cases = sim_work.cases(arguments, config, settings.engine_options())
     outcomes = run_with_progress(cases, arguments)
-    card = cases[0].simulation.card
+    if arguments.json:
+        from vtop.app.sim_export import as_json
+
+        print(as_json(outcomes, config, cases[0].simulation.card), flush=True)
+    else:
+        _print(Console(), cases, outcomes)
+    code = tell_troubles(outcomes)
     if arguments.csv is not None:
         from vtop.app.sim_export import write_csv
 
         write_csv(arguments.csv, outcomes)
-    if arguments.json:
-        from vtop.app.sim_export import as_json
-
-        print(as_json(outcomes, config, card), flush=True)
-    else:
-        _print(Console(), cases, outcomes, config, card)
     if arguments.plot is not None:
         from vtop.app.plots import draw_all
 
         for path in draw_all(arguments.plot, outcomes):
-            print(f"drawn: {path}", file=sys.stderr)
-    return 0
+            print(clean(f"drawn: {path}"), file=sys.stderr)
+    return code
 
 
 def run_with_progress(cases: Sequence[Case], arguments: SimArguments) -> list[Outcome]:
     """Run the cases with a bar on stderr."""
     limits = sim_work.limits(arguments)
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     unit = "requests" if len(cases) == 1 else "runs"
-    with Progress(*columns, console=console, transient=True) as progress:
+    console = progress_console()
+    with Progress(*columns, console=console, transient=True, disable=console.quiet) as progress:
         task = progress.add_task(f"simulating, {unit}", total=None)
         return run_cases(
             cases,
@@ -104,19 +119,29 @@ def run_with_progress(cases: Sequence[Case], arguments: SimArguments) -> list[Ou
         )
 
 
-def _print(
-    console: Console, cases: Sequence[Case], outcomes: Sequence[Outcome], config: EngineConfig, card: Card
-) -> None:
+def _print(console: Console, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
     first = cases[0].simulation
+    card, workload = first.card, first.workload
+    configs = {case.policy: case.simulation.config for case in cases}.values()
+    length = "" if first.until is None else f"{first.until:g} s, at most "
     facts = [
-        f"{card.device}, {card.shape.name}, {device_blocks(config, card):,} blocks of {config.block_size}",
-        f"preset {config.preset}, budget {config.token_budget(config.max_model_len or card.shape.max_model_len):,}",
-        f"at most {config.max_num_seqs} sequences, {config.preemption_mode}",
-        f"{len(first.workload.jobs):,} requests of {first.workload.name}",
+        f"{card.device}, {card.shape.name}, {_each(f'{device_blocks(c, card):,}' for c in configs)} blocks of "
+        f"{_each(str(c.block_size) for c in configs)}",
+        f"preset {_each(c.preset for c in configs)}, budget "
+        f"{_each(f'{c.token_budget(c.max_model_len or card.shape.max_model_len):,}' for c in configs)}",
+        f"at most {_each(str(c.max_num_seqs) for c in configs)} sequences, {_each(c.preemption_mode for c in configs)}",
+        f"{length}{request_counts(cases)} requests of {workload.name}",
     ]
-    console.print(Text("; ".join(facts)), style="dim")
+    # a pipe has no width: one fact sheet is one line there
+    console.print(Text(clean("; ".join(facts))), style="dim", soft_wrap=not console.is_terminal)
     print_tables(console, rows(outcomes))
     wall, steps = sum(o.wall for o in outcomes), sum(o.steps for o in outcomes)
     speed = steps / max(wall, 1e-9)
     told = f"{len(outcomes)} runs, {steps:,} steps simulated in {wall:.1f} s of a core, {speed:,.0f} steps/s"
-    console.print(Text(told), style="dim")
+    console.print(Text(told), style="dim", soft_wrap=not console.is_terminal)
+
+
+def _each(values: Iterable[str]) -> str:
+    """One value, or those of the policies in their order."""
+    found = list(values)
+    return found[0] if len(set(found)) == 1 else f"{'/'.join(found)} (by policy)"

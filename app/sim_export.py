@@ -59,6 +59,8 @@ def _run(outcome: Outcome) -> dict[str, Any]:
         "rate": outcome.rate,
         "seed": outcome.seed,
         "wall_seconds": outcome.wall,
+        "notes": [{"level": note.level, "text": note.text} for note in outcome.notes],
+        "refusals": {code: asdict(refusals) for code, refusals in outcome.refusals.items()},
         **_clean(outcome.measures),
     }
 

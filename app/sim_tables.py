@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vtop.app.safe_text import cells, clean
-from vtop.engine.compare import Row
+from vtop.engine.compare import Case, Outcome, Row
 
 Format = Callable[[float], str]
 Column = tuple[str, str, Format]
@@ -68,6 +69,25 @@ OPTIONAL = frozenset(
     | {"ttft_urgent_mean", "ttft_worst_group_mean", "ttft_smallest_group_mean"}
 )
 """Columns that are left out when they say nothing."""
+
+
+def request_counts(cases: Sequence[Case]) -> str:
+    """How many requests a run has: "300", or "271 to 322" where rates or seeds give other numbers."""
+    counts = [len(case.simulation.workload.jobs) for case in cases]
+    least, most = min(counts), max(counts)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def tell_troubles(outcomes: Sequence[Outcome]) -> int:
+    """Print on stderr what the engine told and what was refused, with its case; the exit code: 1 for a failed case."""
+    for outcome in outcomes:
+        rate = "" if outcome.rate is None else f", rate {outcome.rate:g}"
+        where = f"policy {outcome.policy}{rate}, seed {outcome.seed}"
+        told = [note.text for note in outcome.notes]
+        told += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
+        for text in told:
+            print(clean(f"vtop: {where}: {text}"), file=sys.stderr)
+    return int(any(outcome.failed for outcome in outcomes))
 
 
 def print_tables(console: Console, rows: Sequence[Row]) -> None:

@@ -8,7 +8,6 @@ from vtop.app.screens.look_bar import Look
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
 from vtop.app.work import Work
-from vtop.engine.cards import find_card
 from vtop.engine.commands import AddRequest
 from vtop.engine.errors import BadValue
 from vtop.engine.made_up_tokens import MadeUpTokenizer
@@ -20,32 +19,21 @@ from vtop.engine.workload_engine import WorkloadEngine
 def watch(settings: Settings, arguments: SimArguments) -> int:
     """Show what the arguments ask for; returns the exit code."""
     from vtop.app.play_command import checked_scale, look_of, scenario_and_variant, scenario_simulation
+    from vtop.app.sim_work import own_card
 
-    _check(arguments)
     scale = checked_scale(arguments.time_scale)
     if arguments.scenario is None:
         return run_simulation(settings, _one_case(settings, arguments), scale=scale)
     scenario, variant = scenario_and_variant(arguments.scenario)
-    default = SimArguments()
-    same = (arguments.card, arguments.model_shape, arguments.gpus) == (default.card, default.model_shape, default.gpus)
-    card = None if same else find_card(arguments.card, arguments.model_shape, arguments.gpus)
+    card = own_card(arguments)
     simulation = scenario_simulation(settings, scenario, variant, card)
     return run_simulation(settings, simulation, look=look_of(scenario, variant), scale=scale)
-
-
-def _check(arguments: SimArguments) -> None:
-    others = (
-        ("--json", arguments.json), ("--csv", arguments.csv), ("--plot", arguments.plot), ("--check", arguments.check),
-    )  # fmt: skip
-    for name, given in others:
-        if given:
-            raise BadValue(name, given if given is True else str(given), "it goes without --tui")
 
 
 def _one_case(settings: Settings, arguments: SimArguments) -> Simulation:
     from vtop.app.sim_work import cases
 
-    found = cases(arguments, settings.engine_config())
+    found = cases(arguments, settings.engine_config(), settings.engine_options())
     if len(found) > 1:
         raise BadValue("--tui", True, f"it shows one run, not {len(found)}; give one rate, policy and seed")
     return found[0].simulation

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, Any
 
+from rich.console import Console
+
 from vtop.engine.errors import VtopError
 
 # Everything the screen turned on, off again: mouse, focus and paste reports, kitty keys, alternate screen; line wrap
@@ -22,6 +24,12 @@ RESET = (
 )
 GRACE = 1.7  # seconds for the orderly way out
 HANGUP_GRACE = 1.0
+
+
+def progress_console() -> Console:
+    """stderr, for what comes and goes: nothing at all is written where it is no terminal."""
+    stream = sys.stderr
+    return Console(stderr=True, quiet=stream is None or not stream.isatty())
 
 
 class NoTerminal(VtopError):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from vtop.engine.config import MOST_BLOCKS
 from vtop.engine.cost_model import CostModel, HingeCost, Roofline
 from vtop.engine.errors import BadValue
 from vtop.engine.model_shapes import ModelShape, model_shape
+
+Made = TypeVar("Made", HingeCost, ModelShape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class Card:
         if blocks < 1:
             remedy = f"{self.shape.name} leaves no room for KV; give more gpus or a smaller model"
             raise BadValue("card", self.name, remedy)
+        if blocks > MOST_BLOCKS:
+            remedy = (
+                f"{blocks:,} blocks fit beside {self.shape.name}, at most {MOST_BLOCKS:,} are simulated; give fewer"
+            )
+            raise BadValue("num_gpu_blocks_override", None, remedy)
         return blocks
 
 
@@ -75,6 +85,7 @@ _FITTED = {
 
 DEFAULT_CARD = "rtx4090"
 DEFAULT_SHAPE = "llama-8b"
+MOST_GPUS = 1024
 
 
 def card_names() -> tuple[str, ...]:
@@ -83,8 +94,8 @@ def card_names() -> tuple[str, ...]:
 
 def find_card(name: str, shape: str | None = None, gpus: int = 1, block_size: int = 16) -> Card:
     """By name, or from a file that `card_text` made. `shape` and `gpus` are of rooflines only. Raises BadValue."""
-    if gpus < 1:
-        raise BadValue("gpus", gpus, "give at least 1")
+    if not 1 <= gpus <= MOST_GPUS:
+        raise BadValue("gpus", gpus, f"give 1 to {MOST_GPUS:,}")
     key = name.lower().replace(" ", "").replace("_", "")
     if key in _FITTED:
         device, cost, memory = _FITTED[key]
@@ -97,7 +108,7 @@ def find_card(name: str, shape: str | None = None, gpus: int = 1, block_size: in
         device = sheet.device if gpus == 1 else f"{gpus} x {sheet.device}"
         roofline = Roofline(model, sheet.flops, sheet.bandwidth, gpus, block_size)
         return Card(key, device, model, roofline, sheet.memory * gpus)
-    if Path(name).is_file():
+    if os.path.isfile(name):  # unlike Path's, false for a name that is too long
         return load_card(Path(name))
     close = difflib.get_close_matches(key, card_names(), n=1)
     nearest = f"; did you mean {close[0]}?" if close else ""
@@ -139,33 +150,49 @@ def load_card(path: Path) -> Card:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadValue("card", str(path), f"cannot be read as TOML ({error})") from None
-    cost = HingeCost(**_known(data, "cost", HingeCost, path))
-    shape_data = _known(data, "shape", ModelShape, path) if "shape" in data else None
-    shape = ModelShape(**shape_data) if shape_data else model_shape(DEFAULT_SHAPE)
-    return Card(str(data.get("name", path.stem)), str(data.get("device", "unknown")), shape, cost)
+    except RecursionError:
+        raise BadValue("card", str(path), "is nested too deeply; `vtop calibrate` writes such files") from None
+    for key, value in data.items():
+        if key not in _TOP:
+            raise BadValue(key, value, f"{path} has an unknown key{_nearest(key, _TOP)}")
+        if not isinstance(value, _TOP[key]):
+            raise BadValue(key, value, f"{path}: give {'a text' if _TOP[key] is str else f'a table [{key}]'}")
+    cost = _made(data, "cost", HingeCost, path)
+    shape = _made(data, "shape", ModelShape, path) if "shape" in data else model_shape(DEFAULT_SHAPE)
+    return Card(data.get("name", path.stem), data.get("device", "unknown"), shape, cost)
 
 
-def _known(data: dict[str, Any], section: str, kind: type[Any], path: Path) -> dict[str, Any]:
-    values = data.get(section)
-    if not isinstance(values, dict):
-        raise BadValue("card", str(path), f"has no [{section}]; `vtop calibrate` writes such files")
-    names = {f.name: f for f in fields(kind)}
-    for key, value in values.items():
-        if key not in names:
-            close = difflib.get_close_matches(key, names, n=1)
-            raise BadValue(
-                f"{section}.{key}", value, f"{path} has an unknown key" + (f"; {close[0]}?" if close else "")
-            )
-        wanted = (str,) if names[key].type == "str" else (int, float)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise BadValue(f"{section}.{key}", value, f"{path}: give a {'text' if str in wanted else 'number'}")
-    missing = [n for n, f in names.items() if n not in values and n in _REQUIRED.get(section, ())]
-    if missing:
-        raise BadValue("card", str(path), f"[{section}] has no {missing[0]}")
-    return values
-
-
+_TOP: dict[str, type] = {"name": str, "device": str, "cost": dict, "shape": dict}
 _REQUIRED = {
     "cost": ("c0", "ct"),
     "shape": ("name", "parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "max_model_len"),
 }
+_WORDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("a text", (str,)), "int": ("a whole number", (int,)), "float": ("a number", (int, float)),
+}  # fmt: skip
+
+
+def _made(data: dict[str, Any], section: str, kind: type[Made], path: Path) -> Made:
+    """One section of a file, as what its keys are the fields of."""
+    values = data.get(section)
+    if not isinstance(values, dict):
+        raise BadValue("card", str(path), f"has no [{section}]; `vtop calibrate` writes such files")
+    types = {f.name: str(f.type) for f in fields(kind)}
+    for key, value in values.items():
+        if key not in types:
+            raise BadValue(f"{section}.{key}", value, f"{path} has an unknown key{_nearest(key, types)}")
+        words, wanted = _WORDS[types[key]]
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise BadValue(f"{section}.{key}", value, f"{path}: give {words}")
+    for name in _REQUIRED[section]:
+        if name not in values:
+            raise BadValue("card", str(path), f"[{section}] has no {name}")
+    try:
+        return kind(**values)
+    except BadValue as error:
+        raise BadValue(f"{section}.{error.field}", error.value, f"{path}: {error.remedy}") from None
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"

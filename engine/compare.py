@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.ledger import Ledger, RequestRecord, Sample
+from vtop.engine.events import Note
+from vtop.engine.ledger import Ledger, Refusals, RequestRecord, Sample
 from vtop.engine.live_options import from_text
 from vtop.engine.measures import Limits, Measures
+from vtop.engine.option_types import check_option
+from vtop.engine.policy_spec import FILE_MARK
+from vtop.engine.processes import run_on_processes
 from vtop.engine.simulator import Simulation, simulate
 
-# Student's t for a two-sided 95 % interval, by degrees of freedom; beyond the last it is close to the normal one.
-_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-_T95_MANY = 1.96
+# Student's t for a two-sided 95 % interval, by degrees of freedom from 1; then for 120, and for ever more of them.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_T95_120, _T95_MANY = 1.980, 1.960
 SPANS_OF = 200  # requests at most of which a Gantt chart is kept
 
 
@@ -30,42 +36,68 @@ class PolicyChoice:
     label: str
     options: dict[str, Any]
 
-    def apply(self, config: EngineConfig) -> EngineConfig:
-        """The configuration with this policy. Raises BadValue."""
-        return replace(config, **self.options)
+    def apply(self, config: EngineConfig, given: Mapping[str, Any] | None = None) -> EngineConfig:
+        """The configuration with this policy. Raises BadValue.
+
+        `given` is what `config` was made of: with it, a preset among the options sets what nobody gave.
+        """
+        return replace(config, **self.options) if given is None else EngineConfig(**{**given, **self.options})
+
+
+_NOT_OF_A_POLICY = {
+    "scheduling_policy": "the name before the first colon is the policy",
+    "seed": "all policies get the same requests; give --seed or --seeds",
+}
 
 
 def parse_policies(text: str) -> list[PolicyChoice]:
     """`a,b+c,a:option=value:option=value`. Raises BadValue."""
-    choices = []
-    known = [f.name for f in fields(EngineConfig)]
+    choices: list[PolicyChoice] = []
     for label in filter(None, (part.strip() for part in text.split(","))):
-        name, *settings = label.split(":") if ".py:" not in label else [label]
-        options: dict[str, Any] = {"scheduling_policy": name}
+        file, mark, rest = label.rpartition(FILE_MARK)  # the colon of FILE.py:Class begins no option
+        name, *settings = rest.split(":")
+        options: dict[str, Any] = {"scheduling_policy": file + mark + name}
         for setting in settings:
-            key, sign, value = setting.partition("=")
-            key = key.strip().replace("-", "_")
-            if not sign:
-                raise BadValue("--policies", setting, "give NAME:option=value, as in priority:aging_rate=1")
-            if key not in known:
-                close = get_close_matches(key, known, n=1)
-                nearest = f"; did you mean {close[0]}?" if close else ""
-                raise BadValue("--policies", setting, f"there is no option {key}{nearest}")
-            options[key] = from_text(key, value.strip())
+            key, value = _option_of(setting)
+            options[key] = value
+        if any(choice.label == label for choice in choices):
+            # the same run again would count as another seed, and make an interval of no width
+            raise BadValue("--policies", text, f"{label} is given twice; leave one out")
         choices.append(PolicyChoice(label, options))
     if not choices:
         raise BadValue("--policies", text, "give names of policies, as in fcfs,priority,fair")
     return choices
 
 
+def _option_of(setting: str) -> tuple[str, Any]:
+    key, sign, value = setting.partition("=")
+    key = key.strip().replace("-", "_")
+    if not sign:
+        raise BadValue("--policies", setting, "give NAME:option=value, as in priority:aging_rate=1")
+    known = [f.name for f in fields(EngineConfig)]
+    if key not in known:
+        close = get_close_matches(key, known, n=1)
+        nearest = f"; did you mean {close[0]}?" if close else ""
+        raise BadValue("--policies", setting, f"there is no option {key}{nearest}")
+    if key in _NOT_OF_A_POLICY:
+        raise BadValue("--policies", setting, _NOT_OF_A_POLICY[key])
+    found = from_text(key, value.strip())
+    try:
+        check_option(key, found)
+    except BadValue as error:
+        raise BadValue("--policies", setting, error.remedy) from None
+    return key, found
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulation of a comparison."""
+    """One simulation of a comparison. `low_first`: which priority is urgent in all of it; None: as this run has it."""
 
     policy: str
     rate: float | None
     seed: int
     simulation: Simulation
+    low_first: bool | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +112,7 @@ class Curves:
 
 @dataclass(slots=True)
 class Outcome:
-    """A finished case. `wall` is real seconds."""
+    """A finished case. `wall` is real seconds; `notes` are warnings and errors, `refusals` go by their code."""
 
     policy: str
     rate: float | None
@@ -89,6 +121,14 @@ class Outcome:
     wall: float
     steps: int
     curves: Curves | None = None
+    notes: list[Note] = field(default_factory=list)
+    refusals: dict[str, Refusals] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the numbers are not of what was asked for: an error was told, or every request was refused."""
+        refused = sum(refusals.count for refusals in self.refusals.values())
+        return any(note.level == "error" for note in self.notes) or 0 < refused == self.measures["requests"]
 
 
 @dataclass(slots=True)
@@ -127,15 +167,12 @@ def run_cases(
             told(number, len(cases))
         return found
     outcomes: dict[int, Outcome] = {}
-    with ProcessPoolExecutor(min(workers, len(cases)), mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_run, case, limits, curves, None): i for i, case in enumerate(cases)}
-        try:
-            for future in as_completed(running):
-                outcomes[running[future]] = future.result()
-                told(len(outcomes), len(cases))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+    def done(index: int, outcome: Outcome) -> None:
+        outcomes[index] = outcome
+        told(len(outcomes), len(cases))
+
+    run_on_processes(partial(_run, limits=limits, curves=curves, progress=None), cases, workers, done)
     return [outcomes[i] for i in range(len(cases))]
 
 
@@ -146,7 +183,17 @@ def _run(case: Case, limits: Limits | None, curves: bool, progress: Callable[[in
     result = simulate(simulation, progress)
     ledger = result.ledger
     kept = _curves(ledger) if curves else None
-    return Outcome(case.policy, case.rate, case.seed, result.measures(limits), result.wall, ledger.counts.steps, kept)
+    return Outcome(
+        case.policy,
+        case.rate,
+        case.seed,
+        result.measures(limits, case.low_first),
+        result.wall,
+        ledger.counts.steps,
+        kept,
+        result.notes,
+        ledger.refusals,
+    )
 
 
 def _curves(ledger: Ledger) -> Curves:
@@ -177,5 +224,14 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:
     if count < 2:
         return mean, math.nan
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
-    t = _T95[count - 2] if count - 2 < len(_T95) else _T95_MANY
-    return mean, t * deviation / math.sqrt(count)
+    return mean, student_t(count - 1) * deviation / math.sqrt(count)
+
+
+def student_t(freedom: int) -> float:
+    """Student's t for a two-sided 95 % interval. It is nearly straight over 1 / degrees of freedom."""
+    last = len(_T95)
+    if freedom <= last:
+        return _T95[freedom - 1]
+    if freedom < 120:
+        return _T95_120 + (_T95[-1] - _T95_120) * (1 / freedom - 1 / 120) / (1 / last - 1 / 120)
+    return _T95_MANY + (_T95_120 - _T95_MANY) * 120 / freedom

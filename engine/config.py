@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from vtop.engine.errors import BadValue
+from vtop.engine.option_types import check_option
 from vtop.engine.policy_spec import parse_spec, parse_weights
 
 Batching = Literal["chunked", "prefill-first"]
@@ -22,6 +23,11 @@ ACCEPTED_BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 DEFAULT_TOKEN_BUDGET = 512
 DEFAULT_PREFILL_FIRST_BUDGET = 2048
 DEFAULT_VLLM_BUDGET = 2048
+MOST_BLOCKS = 100_000_000  # of a pool: some gigabytes of bookkeeping
+MOST_MEMORY = 1_048_576  # GiB
+MOST_COUNT = 1_000_000_000
+MOST_NOISE = 100  # beyond it an exponential is no float any more
+MOST = {"num_gpu_blocks_override": MOST_BLOCKS, "cpu_threads": 4096}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "sensible": {
@@ -129,15 +135,12 @@ class EngineConfig:
     request_timeout: float | None = _option(None, "seconds after which a request is ended (default: never)")
 
     def __post_init__(self) -> None:
-        for name, value in PRESETS.get(self.preset, {}).items():
+        check_option("preset", self.preset)
+        for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        hints = get_type_hints(EngineConfig)
         for f in fields(self):
-            choices = get_args(hints[f.name])
-            value = getattr(self, f.name)
-            if choices and all(isinstance(c, str) for c in choices) and value not in choices:
-                raise BadValue(f.name, value, f"choose one of {', '.join(choices)}")
+            check_option(f.name, getattr(self, f.name))
         if self.block_size not in ACCEPTED_BLOCK_SIZES:
             raise BadValue("block_size", self.block_size, f"choose one of {', '.join(map(str, ACCEPTED_BLOCK_SIZES))}")
         for name in (
@@ -151,10 +154,14 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadValue(name, value, "give at least 1")
-        for name in ("swap_space", "num_host_blocks_override"):
+            if value is not None and value > (most := MOST.get(name, MOST_COUNT)):
+                raise BadValue(name, value, f"give at most {most:,}")
+        for name, most in (("swap_space", MOST_MEMORY), ("num_host_blocks_override", MOST_BLOCKS)):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise BadValue(name, value, "give 0 (no host pool) or more")
+            if value is not None and value > most:
+                raise BadValue(name, value, f"give at most {most:,}")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise BadValue("gpu_memory_utilization", self.gpu_memory_utilization, "give a share above 0 and at most 1")
         if not 0.0 <= self.watermark < 1.0:
@@ -171,15 +178,15 @@ class EngineConfig:
         for name in ("mlfq_quantum", "mlfq_levels"):
             if getattr(self, name) < 1:
                 raise BadValue(name, getattr(self, name), "give at least 1")
-        for name in ("aging_rate", "sjf_noise", "skip_ahead"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise BadValue(name, getattr(self, name), "give 0 (off) or more")
+        for name, most in (("aging_rate", MOST_COUNT), ("sjf_noise", MOST_NOISE), ("skip_ahead", MOST_COUNT)):
+            if not 0 <= getattr(self, name) <= most:
+                raise BadValue(name, getattr(self, name), f"give 0 (off) or more, at most {most:,}")
         if self.max_prefill_steps < 0:
             raise BadValue("max_prefill_steps", self.max_prefill_steps, "give 0 (no bound) or more")
         for name in ("kv_cache_memory", "request_timeout", "mlfq_starvation", "max_predicted_ttft"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise BadValue(name, value, "give a number above 0")
+            if value is not None and not 0 < value <= MOST_COUNT:
+                raise BadValue(name, value, f"give a number above 0, at most {MOST_COUNT:,}")
         if not -(2**63) <= self.seed < 2**64:
             raise BadValue("seed", self.seed, "give a whole number of at most 64 bits")
 

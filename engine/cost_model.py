@@ -16,6 +16,8 @@ from vtop.engine.errors import BadValue
 from vtop.engine.executor import StepPlan
 from vtop.engine.model_shapes import ModelShape
 
+MOST = 1e9  # of seconds, tokens and the scale: what comes of it is still finite
+
 
 @dataclass(slots=True)
 class StepLoad:
@@ -87,8 +89,11 @@ class HingeCost:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-                raise BadValue(f.name, value, "give seconds (or tokens for the knee), 0 or more")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and 0 <= value <= MOST):
+                raise BadValue(f.name, value, f"give seconds (or tokens for the knee), 0 or more, at most {MOST:g}")
+        if not self.scale > 0:
+            raise BadValue("scale", self.scale, "it multiplies the forward pass; give more than 0")
         if self.c0 + self.ct <= 0:
             raise BadValue("c0", self.c0, "a step that takes no time would never let an arrival come; give more than 0")
 
@@ -102,7 +107,8 @@ class HingeCost:
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        return 1.0 / (self.scale * (self.ct + self.ch)) if self.ct + self.ch > 0 else math.inf
+        per_token = self.scale * (self.ct + self.ch)
+        return 1.0 / per_token if per_token > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Recordings: Frames as gzipped JSON lines, a meta line first. A file cut anywhere reads up to its last whole Frame."""
+"""Recordings: Frames as gzipped JSON lines, a meta line first. A file cut anywhere reads up to its last whole Frame.
+
+Unzipped ones are read as well.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ FLUSH_BYTES = 64 * 1024  # of JSON, or
 FLUSH_SECONDS = 1.0  # of engine time: what a crash may cost at most
 LEVEL = 3  # three quarters of the best ratio at a quarter of the time
 GZIP_WBITS = 31
+_GZIP_MAGIC = b"\x1f\x8b"
 _READ = 1 << 16
 
 
@@ -98,14 +102,20 @@ class Recording:
 
     def _lines(self) -> Iterator[bytes]:
         """Lines that end in a newline. What follows the last of them was cut and is left out."""
-        unzip = zlib.decompressobj(GZIP_WBITS)
+        unzip = None
         rest = b""
         try:
             with self.path.open("rb") as file:
-                while data := file.read(_READ):
-                    *whole, rest = (rest + unzip.decompress(data)).split(b"\n")
+                data = file.read(_READ)
+                if _GZIP_MAGIC.startswith(data[:2]):  # it may be cut even here
+                    unzip = zlib.decompressobj(GZIP_WBITS)
+                elif data and not data.startswith(b"{"):
+                    raise BadValue("recording", str(self.path), "is neither gzip nor JSON lines")
+                while data:
+                    *whole, rest = (rest + (unzip.decompress(data) if unzip else data)).split(b"\n")
                     yield from whole
+                    data = file.read(_READ)
         except OSError as error:
             raise BadValue("recording", str(self.path), f"cannot be read ({error.strerror})") from error
         except zlib.error as error:
-            raise BadValue("recording", str(self.path), f"is not a gzip file or is damaged ({error})") from error
+            raise BadValue("recording", str(self.path), f"is damaged gzip ({error})") from error

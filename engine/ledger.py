@@ -6,6 +6,7 @@ is not a fold of its every block.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,13 +14,18 @@ from typing import Any
 
 from vtop.engine import events as ev
 from vtop.engine.gaps import GapHistogram
+from vtop.engine.policy_spec import parse_weights
 
 SERIES_POINTS = 2000  # of a time series, at most; twice as coarse whenever there are more
+MOST_NOTES = 50  # of a run that are kept
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """A request. Times are engine seconds, None until they happen; tokens are counts over all its samples."""
+    """A request. Times are engine seconds, None until they happen; tokens are counts over all its samples.
+
+    `deadline` is one that its sender gave; a request that is only timed out has none.
+    """
 
     id: str
     number: int
@@ -78,6 +84,14 @@ class Sample:
 
 
 @dataclass(slots=True)
+class Refusals:
+    """Requests that were refused for one reason, and the message of the first of them."""
+
+    count: int
+    example: str
+
+
+@dataclass(slots=True)
 class Counts:
     """Totals. Tokens, blocks and events; seconds for the two times."""
 
@@ -95,7 +109,7 @@ class Counts:
     evictions: int = 0
     looked_up: int = 0
     hit: int = 0
-    resumed_hit: int = 0  # found again after a preemption: lost, and yet not computed twice
+    recomputed: int = 0  # of the computed ones, those that the same sequence had computed or found before
     looked_up_blocks: int = 0  # blocks of first lookups, the last partial one not counted
     hit_blocks: int = 0
     refused: int = 0
@@ -127,6 +141,10 @@ class Ledger:
         self.service: dict[str, float] = {}  # per group: prompt tokens + 2 · output tokens, each counted once
         self.series: list[Sample] = []
         self.outcomes: Counter[str] = Counter()
+        self.refusals: dict[str, Refusals] = {}  # by code
+        self.notes: list[ev.Note] = []  # warnings and errors, at most MOST_NOTES; of texts that differ in numbers one
+        # per group: service while it and another one waited, and what its share of that was by the weights
+        self.contested: dict[str, tuple[float, float]] = {}
         self.started = meta.engine_time
         self.time = meta.engine_time
         self._alive: dict[str, RequestRecord] = {}
@@ -138,7 +156,12 @@ class Ledger:
         self._stride = 1
         self._frames = 0
         self._began = 0.0
+        self._noted: set[str] = set()
         self._paid: dict[str, int] = {}  # id -> prompt tokens that were counted as service
+        self._queued: Counter[str] = Counter()  # group -> requests that wait, preempted and swapped ones too
+        # (id, sequence) -> [tokens computed, the most that ever were]: of groups always, of others once preempted
+        self._again: dict[tuple[str, int], list[int]] = {}
+        self._weights = parse_weights(str(meta.config.get("group_weights") or ""))
 
     @property
     def used(self) -> int:
@@ -163,6 +186,7 @@ class Ledger:
 
     def apply(self, frame: ev.Frame) -> None:
         before, used = self.time, len(self._refs)
+        served = dict(self.service)
         self.time = frame.time
         self._began = frame.time if frame.began is None else frame.began
         for event in frame.events:
@@ -180,7 +204,19 @@ class Ledger:
             if len(self.service) > 1:
                 services = self.service.values()
                 counts.service_gap = max(counts.service_gap, max(services) - min(services))
+            if len(self._queued) > 1:
+                self._share(served)
             self._sample()
+
+    def _share(self, before: dict[str, float]) -> None:
+        """What this step gave the groups that still wait after its admissions: `before` is the service up to it."""
+        got = {group: self.service.get(group, 0.0) - before.get(group, 0.0) for group in self._queued}
+        total, weights = sum(got.values()), {group: self._weights.get(group, 1.0) for group in got}
+        each = total / sum(weights.values())
+        if total:
+            for group, service in got.items():
+                so_far, due = self.contested.get(group, (0.0, 0.0))
+                self.contested[group] = so_far + service, due + each * weights[group]
 
     def _sample(self) -> None:
         self._frames += 1
@@ -206,26 +242,47 @@ class Ledger:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _arrived(self, e: ev.Arrived) -> None:
-        record = RequestRecord(e.id, e.number, e.arrival, e.prompt_tokens, e.group, e.priority, e.samples, e.deadline)
+        deadline = None if e.deadline == e.expires else e.deadline  # the policy's stand-in for a deadline is none
+        record = RequestRecord(e.id, e.number, e.arrival, e.prompt_tokens, e.group, e.priority, e.samples, deadline)
         self.records.append(record)
         self._alive[e.id] = record
         self._waiting += 1
+        self._queued[e.group] += 1
+        if e.samples > 1:
+            for index in range(e.samples):
+                self._again[e.id, index] = [0, 0]
         self._enter(e.id, "waiting", e.arrival)
 
     def _refused(self, e: ev.Refused) -> None:
         self.counts.refused += 1
         self.outcomes["refused"] += 1
+        self.refusals.setdefault(str(e.code), Refusals(0, e.message)).count += 1
+
+    def _note(self, e: ev.Note) -> None:
+        kind = re.sub(r"[0-9]+", "#", e.text)  # how full a pool was is no news
+        if e.level != "info" and len(self.notes) < MOST_NOTES and kind not in self._noted:
+            self._noted.add(kind)
+            self.notes.append(e)
+
+    def _leave_queue(self, group: str) -> None:
+        self._queued[group] -= 1
+        if not self._queued[group]:
+            del self._queued[group]
 
     def _admitted(self, e: ev.Admitted) -> None:
         record = self._alive[e.id]
         if record.admitted is None:
             record.admitted = self._began
+        self._leave_queue(record.group)
         self._waiting -= 1
         self._running += 1
         self._enter(e.id, "prefill", self._began)
 
     def _prefix_lookup(self, e: ev.PrefixLookup) -> None:
         self._alive[e.id].hit_tokens += e.hit
+        if (known := self._again.get((e.id, e.seq))) is not None:
+            known[0] = e.hit
+            known[1] = max(known)
         if not e.resumed:
             counts = self.counts
             counts.looked_up += e.tokens
@@ -233,8 +290,6 @@ class Ledger:
             counts.looked_up_blocks += (e.tokens - 1) // self.block_size
             counts.hit_blocks += e.hit // self.block_size
             self._paid[e.id] = e.hit
-        else:
-            self.counts.resumed_hit += e.hit
 
     def _blocks_taken(self, e: ev.BlocksTaken) -> None:
         refs = self._refs
@@ -244,9 +299,14 @@ class Ledger:
         self._tables[key] = self._tables.get(key, 0) + len(e.blocks)
         self._entries += len(e.blocks)
         self._peaks()
+        if e.computed and (known := self._again.get(key)) is not None:
+            known[0] = max(known[0], e.computed)
 
     def _forked(self, e: ev.Forked) -> None:
         self._blocks_taken(ev.BlocksTaken(e.id, e.blocks, e.child))
+        parent, child = self._again.get((e.id, e.parent)), self._again.get((e.id, e.child))
+        if parent is not None and child is not None:
+            child[:] = parent[0], max(parent[0], child[1])
 
     def _peaks(self) -> None:
         counts = self.counts
@@ -266,6 +326,8 @@ class Ledger:
         for block in e.blocks:
             self._let_go(block)
         self._tables[e.id, e.seq] -= len(e.blocks)
+        if (known := self._again.get((e.id, e.seq))) is not None:
+            known[0] = 0
         self._entries -= len(e.blocks)
 
     def _merged(self, e: ev.Merged) -> None:
@@ -283,12 +345,27 @@ class Ledger:
 
     def _scheduled(self, e: ev.Scheduled) -> None:
         self.counts.computed += sum(e.tokens)
+        if self._again:
+            self._count_again(e)
         if len(e.tokens) == sum(e.tokens):
             return  # decodes only, or nearly
         for request_id, tokens in zip(e.ids, e.tokens, strict=True):
             if tokens > 1:
                 self.counts.prefill += tokens
                 self._serve_prompt(request_id, tokens)
+
+    def _count_again(self, e: ev.Scheduled) -> None:
+        """Of what is computed, what had been before: from each sequence's place up to the furthest it ever was."""
+        for place, (request_id, tokens) in enumerate(zip(e.ids, e.tokens, strict=True)):
+            key = request_id, e.seqs[place] if e.seqs else 0
+            known = self._again.get(key)
+            if known is None:
+                continue
+            start, most = known
+            self.counts.recomputed += max(0, min(tokens, most - start))
+            known[:] = start + tokens, max(most, start + tokens)
+            if start + tokens >= most and self._alive[request_id].samples == 1:
+                del self._again[key]  # from here on all is new
 
     def _serve_prompt(self, request_id: str, tokens: int) -> None:
         """Prompt tokens count as service once, whatever is computed again."""
@@ -329,13 +406,18 @@ class Ledger:
         self.counts.preemptions += 1
         self.counts.lost += e.tokens_lost
         self.counts.recomputed_victims[e.id] += 1
+        if record.samples == 1:
+            known = self._again.setdefault((e.id, 0), [0, 0])
+            known[:] = 0, max(known[1], e.tokens_lost)
+        self._queued[record.group] += 1
         self._running -= 1
         self._waiting += 1
         self._enter(e.id, "preempted", self._began)
 
     def _swapped_out(self, e: ev.SwappedOut) -> None:
-        self._alive[e.id].preemptions += 1
-        counts = self.counts
+        record, counts = self._alive[e.id], self.counts
+        record.preemptions += 1
+        self._queued[record.group] += 1
         counts.preemptions += 1
         counts.swaps += 1
         counts.swapped_out += len(e.pairs)
@@ -349,6 +431,7 @@ class Ledger:
 
     def _swapped_in(self, e: ev.SwappedIn) -> None:
         self.counts.swapped_in += len(e.pairs)
+        self._leave_queue(self._alive[e.id].group)
         self._running += 1
         self._swapped -= 1
         for index, table in enumerate(e.tables):
@@ -364,8 +447,11 @@ class Ledger:
         record = self._alive.pop(e.id)
         for index in range(record.samples):
             self._tables.pop((e.id, index), None)
+            self._again.pop((e.id, index), None)
         self._paid.pop(e.id, None)
         phase = self._phase[e.id][1]
+        if phase in ("waiting", "preempted", "swapped"):
+            self._leave_queue(record.group)
         if phase == "swapped":
             self._swapped -= 1
         elif phase in ("waiting", "preempted"):
@@ -423,4 +509,5 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     ev.StepFailed: Ledger._step_failed,
     ev.StepTimes: Ledger._times,
     ev.PoolResized: Ledger._resized,
+    ev.Note: Ledger._note,
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
 from vtop.engine.admission_check import check_priority
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.option_types import check_option, option_kinds
 from vtop.engine.policies import PolicyStack, make_policy
 from vtop.engine.preemption import make_preemption_mode, make_victim_rule
 
@@ -56,7 +57,7 @@ def switch(scheduler: SchedulerCore, name: str, value: Any) -> None:
         raise BadValue("option", name, f"cannot be changed while the engine runs; these can: {', '.join(LIVE_OPTIONS)}")
     before = getattr(scheduler.config, name)
     value = from_text(name, value)
-    _check_type(name, value)
+    check_option(name, value)
     config = replace(scheduler.config, **{name: value})
     rekeyed = None
     if name in POLICY_OPTIONS:
@@ -111,7 +112,7 @@ def set_priority(scheduler: SchedulerCore, request: Request, priority: Any) -> N
 
 def from_text(name: str, value: Any) -> Any:
     """The value of an option as typed by a person: "4", "0.1", "true", "none". Anything else stays as it is."""
-    kinds = _kinds(name)
+    kinds = option_kinds(name)
     if not isinstance(value, str) or str in kinds:
         return value
     text = value.strip().lower()
@@ -126,18 +127,3 @@ def from_text(name: str, value: Any) -> Any:
             except ValueError:
                 continue
     return value
-
-
-def _check_type(name: str, value: Any) -> None:
-    kinds = _kinds(name)
-    if float in kinds:
-        kinds |= {int}
-    if kinds and type(value) not in kinds:
-        names = sorted("none" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise BadValue(name, value, f"give a value of type {' or '.join(names)}")
-
-
-def _kinds(name: str) -> set[type]:
-    """The types that an option takes; none for one whose values are checked by name."""
-    hint = get_type_hints(EngineConfig)[name]
-    return {kind for kind in get_args(hint) or (hint,) if isinstance(kind, type)}

@@ -2,14 +2,21 @@
 
 Definitions. TTFT: first token - arrival. TPOT: (last - first) / (tokens - 1), per request. ITL: every gap between two
 tokens of a request. e2e: end - arrival. Latencies are of requests that ended by themselves (stop, length, capacity).
-goodput: requests per second that meet both limits. Jain: (sum x)^2 / (n sum x^2) over the groups' service, prompt
-tokens + 2 * output tokens, each counted once. recompute tax: tokens that had been computed before, of all computed:
-thrown away by preemption, and not found again in the prefix cache.
+requests: all that came, refused ones too. goodput: requests per second that meet both limits; slo met: their share of
+all requests. recompute tax: tokens that their sequence had computed (or found in the prefix cache) before, of all
+computed. deadline misses: of deadlines that were given; a time-out alone is none.
+Jain: (sum x)^2 / (n sum x^2) over the groups, of what each got of what was due to it while it was contested. A step is
+contested when at least two groups still have requests waiting (preempted ones too) after its admissions; what it gave
+these groups (prompt tokens + 2 * output tokens, each counted once) was due to them by their group_weights, or in equal
+parts. Over a whole run service is what was asked for, whoever goes first, so that would tell nothing. With two groups
+it is Jain's index of service / weight in contested steps; NaN when there was none.
 wasted: output tokens of requests that timed out. KV use: blocks held, of all, averaged over time. overtaken: the most
 later arrivals that were admitted before one request. cv: standard deviation / mean of e2e. urgent: of the priority that
-goes first. worst group: the one with the highest mean TTFT; smallest group: the one with the fewest requests. These are
-NaN unless there are two priorities, two groups. service bound: what VTC proves of the difference of two groups' service
-while both have requests waiting, 2 * max(longest prompt, 2 * tokens the pool holds).
+goes first by `low_first`, which a comparison sets for all its runs by its base configuration's priority_order, so that
+they tell of the same requests whatever order a policy has; else by the run's own. worst group: the one with the highest
+mean TTFT; smallest group: the one with the fewest requests. These are NaN unless there are two priorities, two groups.
+service bound: what VTC proves of the difference of two groups' service while both have requests waiting, 2 *
+max(longest prompt, 2 * tokens the pool holds).
 """
 
 from __future__ import annotations
@@ -38,10 +45,13 @@ Measures = dict[str, float]
 """Named numbers; NaN where there is nothing to measure. Seconds, tokens, blocks, shares (0 … 1)."""
 
 
-def measures(ledger: Ledger, limits: Limits | None = None) -> Measures:
-    """All measures of a run."""
+def measures(ledger: Ledger, limits: Limits | None = None, low_first: bool | None = None) -> Measures:
+    """All measures of a run. `low_first` says which priority is urgent; None: the one that went first in this run."""
     limits = limits or Limits()
     counts, records = ledger.counts, ledger.records
+    came = len(records) + counts.refused
+    if low_first is None:
+        low_first = ledger.meta.config.get("priority_order") == "low-first"
     done = [r for r in records if r.reason in COMPLETED]
     seconds = ledger.time - min((r.arrival for r in records), default=ledger.time)
     found: Measures = {}
@@ -55,7 +65,7 @@ def measures(ledger: Ledger, limits: Limits | None = None) -> Measures:
     wasted = sum(r.output_tokens for r in records if r.reason == "timeout")
     found |= {
         "seconds": seconds,
-        "requests": float(len(records)),
+        "requests": float(came),
         "completed": float(len(done)),
         "tokens_per_second": _per(counts.output, seconds),
         "requests_per_second": _per(len(done), seconds),
@@ -64,7 +74,7 @@ def measures(ledger: Ledger, limits: Limits | None = None) -> Measures:
         "preempted_requests": float(sum(1 for r in records if r.preemptions)),
         "swaps": float(counts.swaps),
         "swapped_blocks": float(counts.swapped_out + counts.swapped_in),
-        "recompute_tax": (counts.lost - counts.resumed_hit) / counts.computed if counts.computed else 0.0,
+        "recompute_tax": counts.recomputed / counts.computed if counts.computed else 0.0,
         "lost_tokens": float(counts.lost),
         "kv_use": _per(counts.used_seconds, seconds) / ledger.num_blocks,
         "kv_peak": counts.peak_used / ledger.num_blocks,
@@ -72,8 +82,8 @@ def measures(ledger: Ledger, limits: Limits | None = None) -> Measures:
         "evictions": float(counts.evictions),
         "copies": float(counts.copies),
         "goodput": _per(good, seconds),
-        "slo_met": good / len(records) if records else math.nan,
-        "jain": jain(ledger.service.values()),
+        "slo_met": good / came if came else math.nan,
+        "jain": jain(got / due for got, due in ledger.contested.values()),
         "timeouts": float(ledger.outcomes["timeout"]),
         "refused": float(counts.refused),
         "wasted_tokens": float(wasted),
@@ -84,7 +94,7 @@ def measures(ledger: Ledger, limits: Limits | None = None) -> Measures:
         "peak_waiting": float(counts.peak_waiting),
     }
     found["e2e_cv"] = _cv([r.e2e for r in done if r.e2e is not None])
-    _subsets(found, done, records, low_first=ledger.meta.config.get("priority_order") == "low-first")
+    _subsets(found, done, records, low_first)
     longest = max((r.prompt_tokens for r in records), default=0)
     found["service_bound"] = 2.0 * max(longest, 2 * ledger.num_blocks * ledger.block_size)
     return found

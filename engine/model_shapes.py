@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vtop.engine.errors import BadValue
 
+MOST_SIZE = 1_000_000_000
+MOST_PARAMETERS = 1e15
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder. `parameters` are all, `active_parameters` those a token meets (fewer in a mixture of experts)."""
+    """A decoder. `parameters` are all, `active_parameters` those a token meets (fewer in a mixture of experts).
+
+    Raises BadValue for sizes that no decoder has.
+    """
 
     name: str
     parameters: float
@@ -27,6 +34,15 @@ class ModelShape:
     bytes_per_value: int = 2
 
     def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "max_model_len", "bytes_per_value"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SIZE:
+                raise BadValue(name, value, f"give a whole number from 1 to {MOST_SIZE:,}")
+        for name, least in (("parameters", 1), ("active_parameters", 0)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and least <= value <= MOST_PARAMETERS):
+                raise BadValue(name, value, f"give a number from {least} to {MOST_PARAMETERS:g}")
         if not self.active_parameters:
             object.__setattr__(self, "active_parameters", self.parameters)
 
@@ -80,9 +96,9 @@ def model_shape(name: str) -> ModelShape:
     if known is not None:
         return known
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, false for a name that is too long
         path = path / "config.json"
-    if path.is_file():
+    if os.path.isfile(path):
         return _from_config(path)
     close = difflib.get_close_matches(name.lower(), [*_SHAPES, *_ALIASES], n=1)
     nearest = f"; did you mean {close[0]}?" if close else ""
@@ -94,31 +110,45 @@ def _from_config(path: Path) -> ModelShape:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadValue("model_shape", str(path), f"cannot be read as JSON ({error})") from None
+    except RecursionError:
+        raise BadValue("model_shape", str(path), "is nested too deeply; give the config.json of a decoder") from None
     if not isinstance(config, dict):
         raise BadValue("model_shape", str(path), "is no model configuration")
     layers = _whole(config, path, "num_hidden_layers", "n_layer")
     hidden = _whole(config, path, "hidden_size", "n_embd")
     heads = _whole(config, path, "num_attention_heads", "n_head")
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    head_dim = int(config.get("head_dim") or hidden // heads)
-    inner = int(config.get("intermediate_size") or 4 * hidden)
+    kv_heads = _whole(config, path, "num_key_value_heads", default=heads)
+    head_dim = _whole(config, path, "head_dim", default=hidden // heads)
+    inner = _whole(config, path, "intermediate_size", default=4 * hidden)
     vocab = _whole(config, path, "vocab_size")
     attention = hidden * head_dim * (heads + 2 * kv_heads) + heads * head_dim * hidden
-    experts = int(config.get("num_local_experts") or config.get("num_experts") or 1)
-    used = int(config.get("num_experts_per_tok") or 1)
+    experts = _whole(config, path, "num_local_experts", "num_experts", default=1, zero=True)
+    used = _whole(config, path, "num_experts_per_tok", default=1, zero=True)
+    if used > experts:
+        raise BadValue("num_experts_per_tok", used, f"{path}: there are only {experts} experts")
     tied = 1 if config.get("tie_word_embeddings") else 2
     dense = layers * attention + tied * vocab * hidden
-    mlp = layers * 3 * hidden * int(config.get("moe_intermediate_size") or inner)
-    context = int(config.get("max_position_embeddings") or 4096)
-    name = str(config.get("_name_or_path") or path.parent.name or "model")
-    return ModelShape(
-        name, dense + experts * mlp, layers, hidden, heads, kv_heads, head_dim, context, dense + used * mlp
-    )
+    mlp = layers * 3 * hidden * _whole(config, path, "moe_intermediate_size", default=inner, zero=True)
+    context = _whole(config, path, "max_position_embeddings", default=4096)
+    given = config.get("_name_or_path")
+    name = given if isinstance(given, str) and given else path.parent.name or "model"
+    try:
+        return ModelShape(
+            name, dense + experts * mlp, layers, hidden, heads, kv_heads, head_dim, context, dense + used * mlp
+        )
+    except BadValue as error:  # such as no dimension left by more heads than the hidden size
+        raise BadValue(error.field, error.value, f"{path}: {error.remedy}") from None
 
 
-def _whole(config: dict[str, Any], path: Path, *names: str) -> int:
+def _whole(config: dict[str, Any], path: Path, *names: str, default: int | None = None, zero: bool = False) -> int:
+    """The first of these keys that is there; null is not there, nor is 0 where `zero` says that it means none."""
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and value > 0:
-            return value
-    raise BadValue("model_shape", str(path), f"has no {names[0]}; give the config.json of a decoder")
+        if value is None or (zero and value == 0 and not isinstance(value, bool)):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SIZE:
+            raise BadValue(name, value, f"{path}: give a whole number from 1 to {MOST_SIZE:,}")
+        return value
+    if default is None:
+        raise BadValue("model_shape", str(path), f"has no {names[0]}; give the config.json of a decoder")
+    return default

@@ -1,5 +1,7 @@
 """A simulation against the run that it copies: errors as they are, and after one scale was fitted.
 
+Both sides are averaged over the same requests: those that were measured and that came to their end in the simulation.
+
 The scale multiplies every forward pass. It is fitted on every other request by mean TPOT, which is nearly proportional
 to it (TTFT near saturation multiplies an error of the steps three to six times), and judged on the rest.
 """
@@ -8,8 +10,9 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ UNCALIBRATED_BOUND = 0.10
 NULL_BLOCK = 1  # vLLM V1 counts it among its blocks, and no request gets it
 ROUNDS = 5  # simulations at most to find the scale
 CLOSE = 0.003  # relative error of the fitted mean that is good enough
+MOST_LEFT_OUT = 0.01  # of the measured requests; a simulation that does not finish more of them is none of the run
 
 # Uncalibrated bounds; None where the card alone is known not to come near: its launch overhead is not in the profile.
 REFERENCES: dict[str, float | None] = {"rtx4090": 0.08, "rtxpro6000": None}
@@ -79,13 +83,22 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A simulated run. `recompute_tax`: tokens computed more than once, of all computed."""
+    """A simulated run. `requests` were compared; `left_out` were measured and have no end here, by what became of them.
+    `recompute_tax`: tokens computed more than once, of all computed. `troubles`: what the engine told as errors."""
 
     lines: tuple[Line, ...]
     requests: int
     steps: int
     preemptions: int
     recompute_tax: float
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        left = sum(self.left_out.values())
+        few = left <= MOST_LEFT_OUT * (left + self.requests)
+        return few and not self.troubles and all(line.ok for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +112,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        lines = self.plain.lines + (self.fitted.lines if self.fitted is not None else ())
-        return all(line.ok for line in lines)
+        return self.plain.ok and (self.fitted is None or self.fitted.ok)
 
 
 # --- pairs ---------------------------------------------------------------------------------------------------------
@@ -261,8 +273,7 @@ def _fitted(pair: Pair, result: SimResult, ids: Sequence[str], tell: Callable[[s
     metric = "tpot" if any(pair.measured[i].tpot is not None for i in ids) else "e2e"
     card = pair.simulation.card
     scale, slope = 1.0, 1.0
-    measured, simulated = _mean(pair.measured, ids, metric), _mean(_simulated(result), ids, metric)
-    gap = math.log(measured / simulated)
+    gap = _gap(pair, result, ids, metric)
     best = abs(gap), scale, result
     for _ in range(ROUNDS):
         if abs(gap) < CLOSE:
@@ -271,12 +282,24 @@ def _fitted(pair: Pair, result: SimResult, ids: Sequence[str], tell: Callable[[s
         scale *= math.exp(change)
         tell(f"step times x {scale:.4f}")
         result = simulate(replace(pair.simulation, card=scaled(card, scale)))
-        left = math.log(measured / _mean(_simulated(result), ids, metric))
+        left = _gap(pair, result, ids, metric)
         slope = max(0.5, min(4.0, (gap - left) / change))  # a queue that grows makes it more than proportional
         gap = left
         if abs(gap) < best[0]:
             best = abs(gap), scale, result
     return best[1], best[2]
+
+
+def _gap(pair: Pair, result: SimResult, ids: Sequence[str], metric: str) -> float:
+    """The logarithm of measured / simulated. Raises BadValue when there is nothing to compare."""
+    real, ours = _both(pair.measured, _simulated(result), ids, metric)
+    if not real:
+        raise BadValue("--against", metric, "no compared request came to its end in the simulation; give more blocks")
+    measured, simulated = _average(real), _average(ours)
+    if not (measured > 0 and simulated > 0):
+        remedy = f"took {measured:g} s measured and {simulated:g} s simulated; give a run whose tokens take time"
+        raise BadValue("--against", metric, remedy)
+    return math.log(measured / simulated)
 
 
 def _simulated(result: SimResult) -> dict[str, Times]:
@@ -289,26 +312,31 @@ def _replay(
     simulated = _simulated(result)
     lines = []
     for metric in METRICS:
-        real, ours = _values(pair.measured, ids, metric), _values(simulated, ids, metric)
+        real, ours = _both(pair.measured, simulated, ids, metric)
         if real:
             lines.append(Line(metric, "mean", _average(real), _average(ours), bound))
             lines += [Line(metric, part, percentile(real, share), percentile(ours, share)) for part, share in shares]
     counts = result.ledger.counts
-    needed = sum(r.prompt_tokens + r.output_tokens - r.samples for r in result.ledger.records) - counts.hit
-    tax = max(0.0, 1.0 - needed / counts.computed) if counts.computed else 0.0
-    return Replay(tuple(lines), len(ids), counts.steps, counts.preemptions, tax)
+    tax = counts.recomputed / counts.computed if counts.computed else 0.0
+    ends = {r.id: r.reason or "not finished" for r in result.ledger.records}
+    left_out = Counter(ends.get(i, "refused") for i in ids if i not in simulated)
+    troubles = tuple(note.text for note in result.notes if note.level == "error")
+    compared = len(ids) - left_out.total()
+    return Replay(tuple(lines), compared, counts.steps, counts.preemptions, tax, dict(left_out), troubles)
 
 
-def _values(times: Mapping[str, Times], ids: Sequence[str], metric: str) -> list[float]:
-    return [value for i in ids if i in times and (value := getattr(times[i], metric)) is not None]
-
-
-def _mean(times: Mapping[str, Times], ids: Sequence[str], metric: str) -> float:
-    """Raises BadValue when there is nothing to compare."""
-    values = _values(times, ids, metric)
-    if not values:
-        raise BadValue("--against", metric, "no compared request came to its end in the simulation; give more blocks")
-    return _average(values)
+def _both(
+    measured: Mapping[str, Times], simulated: Mapping[str, Times], ids: Sequence[str], metric: str
+) -> tuple[list[float], list[float]]:
+    """Measured and simulated values of the requests that have both."""
+    real, ours = [], []
+    for i in ids:
+        if i in simulated:
+            one, other = getattr(measured[i], metric), getattr(simulated[i], metric)
+            if one is not None and other is not None:
+                real.append(one)
+                ours.append(other)
+    return real, ours
 
 
 def _average(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ Errors are one line that names file, key and the nearest valid key.
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +27,7 @@ from vtop.engine.cards import Card, find_card
 from vtop.engine.config import EngineConfig
 from vtop.engine.cost_model import HingeCost
 from vtop.engine.errors import BadValue
+from vtop.engine.option_types import check_option
 from vtop.engine.simulator import Simulation
 from vtop.engine.workload import Job, Workload
 
@@ -33,6 +35,7 @@ _TOP = {"title": str, "look": str, "card": str, "until": float, "engine": dict, 
         "variants": dict, "checks": dict}  # fmt: skip
 _VARIANT = {"engine": dict, "cost": dict, "jobs": dict}
 MOST_JOBS = 100_000
+MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def find_scenario(name: str) -> Scenario:
     known = gallery()
     if name in known:
         return load_scenario(known[name])
-    if name.endswith(".toml") or Path(name).is_file():
+    if name.endswith(".toml") or os.path.isfile(name):  # unlike Path's, false for a name that is too long
         return load_scenario(Path(name))
     close = difflib.get_close_matches(name, known, n=1)
     nearest = f"; did you mean {close[0]}?" if close else ""
@@ -167,10 +170,14 @@ def load_scenario(path: Path) -> Scenario:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadValue("scenario", str(path), f"cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, and of numbers with thousands of digits
         raise BadValue("scenario", str(path), f"is no TOML ({error})") from None
+    except RecursionError:
+        raise BadValue("scenario", str(path), "is nested too deeply; give tables as the README shows them") from None
     reader = _Reader(path.name)
     reader.keys("", data, _TOP)
+    if "until" in data and not 0 < data["until"] <= MOST_SECONDS:
+        raise BadValue("until", data["until"], f"{path.name}: give seconds above 0, or leave it out")
     if not data.get("jobs"):
         raise BadValue("jobs", None, f"{path.name} has no [[jobs]]; give at least one series")
     series = tuple(reader.series(f"jobs[{i}]", entry) for i, entry in enumerate(data["jobs"]))
@@ -240,12 +247,19 @@ class _Reader:
     def _sizes(self, where: str, entry: dict[str, Any]) -> None:
         for key in ("prompt", "output", "count", "n", "beam_width", "prefixes", "expected"):
             if key in entry and not 1 <= entry[key] <= 10**7:
-                raise BadValue(f"{where}.{key}", entry[key], f"{self.source}: give 1 or more")
+                raise BadValue(f"{where}.{key}", entry[key], f"{self.source}: give 1 or more, at most 10,000,000")
         for key in ("at", "every"):
-            if key in entry and not 0 <= entry[key] < 1e9:
+            if key in entry and not 0 <= entry[key] <= MOST_SECONDS:
                 raise BadValue(f"{where}.{key}", entry[key], f"{self.source}: give seconds, 0 or more")
-        if "rate" in entry and not 0 < entry["rate"] < 1e9:
+        for key in ("timeout", "deadline"):
+            if key in entry and not 0 < entry[key] <= MOST_SECONDS:
+                raise BadValue(f"{where}.{key}", entry[key], f"{self.source}: give seconds from arrival, above 0")
+        if "rate" in entry and not 1 / MOST_SECONDS <= entry["rate"] <= 1e9:
             raise BadValue(f"{where}.rate", entry["rate"], f"{self.source}: give requests per second above 0")
+        if "shared" in entry and not 0 <= entry["shared"] <= 10**7:
+            raise BadValue(f"{where}.shared", entry["shared"], f"{self.source}: give tokens, 0 (nothing) or more")
+        if "priority" in entry and abs(entry["priority"]) > 2**53:
+            raise BadValue(f"{where}.priority", entry["priority"], f"{self.source}: give at most 53 bits")
 
     def variant(self, name: str, entry: Any, series: list[str]) -> Variant:
         where = f"variants.{name}"
@@ -266,6 +280,10 @@ class _Reader:
         for key, value in entry.items():
             if key not in known:
                 raise BadValue(f"{where}.{key}", value, f"{self.source}: no such option{_nearest(key, known)}")
+            try:
+                check_option(key, value)
+            except BadValue as error:
+                raise BadValue(f"{where}.{key}", value, f"{self.source}: {error.remedy}") from None
         return dict(entry)
 
     def costs(self, where: str, entry: Any) -> dict[str, float]:
@@ -287,7 +305,9 @@ _SERIES_TYPES: dict[str, type] = {
 def _is_a(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return False
-    return isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
+    if kind in (int, float) and isinstance(value, (int, float)):  # TOML's are of any size
+        return (kind is float or isinstance(value, int)) and abs(value) < 2**63  # false for NaN
+    return isinstance(value, kind)
 
 
 def _nearest(key: str, known: Any) -> str:

@@ -161,6 +161,11 @@ RUN: dict[str, Callable[[ScenarioRun], float]] = {
 }
 """Measures of a whole run, beside those of measures.py."""
 
+PART_MEASURES = frozenset(
+    [*COUNTED, *LATENCIES] + [f"{stem}_{part}" for stem in (*LATENCIES, "itl") for part in ("mean", *_SHARES, "max")]
+)
+"""Measures that there are of a part of the requests too."""
+
 MEASURES = tuple(
     dict.fromkeys(
         [

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from vtop.engine.cards import Card
 from vtop.engine.clock import ManualClock
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import MOST_BLOCKS, EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.events import Frame
+from vtop.engine.events import Frame, Note
 from vtop.engine.facts import EngineFacts
 from vtop.engine.ledger import Ledger
 from vtop.engine.length_output import LengthOutput
@@ -42,8 +42,13 @@ class SimResult:
     ledger: Ledger
     wall: float
 
-    def measures(self, limits: Limits | None = None) -> Measures:
-        return measures(self.ledger, limits)
+    @property
+    def notes(self) -> list[Note]:
+        """Warnings and errors of the engine, such as a user's policy that fails."""
+        return self.ledger.notes
+
+    def measures(self, limits: Limits | None = None, low_first: bool | None = None) -> Measures:
+        return measures(self.ledger, limits, low_first)
 
 
 def build(simulation: Simulation, time_scale: float | None = None) -> WorkloadEngine:
@@ -90,7 +95,11 @@ def host_blocks(config: EngineConfig, card: Card) -> int:
     if config.preemption_mode == "recompute":
         return 0
     space = DEFAULT_SWAP_SPACE if config.swap_space is None else config.swap_space
-    return int(space * 2**30 // (card.shape.kv_bytes_per_token * config.block_size))
+    blocks = int(space * 2**30 // (card.shape.kv_bytes_per_token * config.block_size))
+    if blocks > MOST_BLOCKS:
+        remedy = f"holds {blocks:,} blocks, at most {MOST_BLOCKS:,} are simulated; give less"
+        raise BadValue("swap_space", space, remedy)
+    return blocks
 
 
 def simulate(

@@ -15,6 +15,9 @@ from vtop.engine.errors import BadValue
 
 FIRST_ID = 3  # below it are the special tokens of most vocabularies
 MAX_VOCABULARY = 2**31 - 1
+MOST_TOKENS = 10**9  # of one prompt or output, and of what shapes it; far above what any model takes
+MOST_SECONDS = 1e300
+MOST_SCALE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,16 @@ class Job:
     def __post_init__(self) -> None:
         if not self.id:
             raise BadValue("id", self.id, "give every job a name")
-        if not (math.isfinite(self.at) and self.at >= 0):
+        if not 0 <= self.at <= MOST_SECONDS:
             raise BadValue("at", self.at, "use seconds from the start, 0 or more")
         for field in ("prompt_tokens", "output_tokens", "n"):
-            if (value := getattr(self, field)) < 1:
-                raise BadValue(field, value, "use 1 or more")
+            if not 1 <= (value := getattr(self, field)) <= MOST_TOKENS:
+                raise BadValue(field, value, f"use 1 or more, at most {MOST_TOKENS:,}")
         for field in ("beam_width", "expected_tokens"):
-            if (value := getattr(self, field)) is not None and value < 1:
-                raise BadValue(field, value, "use 1 or more, or leave it out")
+            if (value := getattr(self, field)) is not None and not 1 <= value <= MOST_TOKENS:
+                raise BadValue(field, value, f"use 1 or more, at most {MOST_TOKENS:,}, or leave it out")
         for field in ("timeout", "deadline"):
-            if (value := getattr(self, field)) is not None and not (math.isfinite(value) and value > 0):
+            if (value := getattr(self, field)) is not None and not 0 < value <= MOST_SECONDS:
                 raise BadValue(field, value, "use seconds from arrival, more than 0, or leave it out")
         if self.beam_width is not None and self.beam_width < self.n:
             raise BadValue("beam_width", self.beam_width, f"use at least n ({self.n}), or leave it out")
@@ -101,8 +104,9 @@ class Workload:
         """
         if not (math.isfinite(time) and time >= 0):
             raise BadValue("scale_time", time, "use 0 or more; 0.5 makes requests arrive twice as fast")
-        if not (math.isfinite(length) and length > 0):
-            raise BadValue("scale_length", length, "use more than 0; 0.0625 keeps one token of 16")
+        if not 0 < length <= MOST_SCALE:
+            remedy = f"use more than 0 and at most {MOST_SCALE:,}; 0.0625 keeps one token of 16"
+            raise BadValue("scale_length", length, remedy)
         jobs = _first(self.jobs, limit)
         if time != 1.0 or length != 1.0:
             jobs = tuple(_scaled(job, time, length) for job in jobs)

@@ -107,6 +107,11 @@ class ClosedLoop:
 class Lengths(Protocol):
     """A distribution of numbers of tokens (or turns)."""
 
+    @property
+    def mean(self) -> float:
+        """What is drawn on average."""
+        ...
+
     def draw(self, rng: random.Random) -> int:
         """One of them, at least 1."""
         ...
@@ -121,6 +126,10 @@ class Fixed:
     def __post_init__(self) -> None:
         _count("value", self.value)
 
+    @property
+    def mean(self) -> float:
+        return float(self.value)
+
     def draw(self, rng: random.Random) -> int:
         return self.value
 
@@ -134,6 +143,10 @@ class Uniform:
 
     def __post_init__(self) -> None:
         _range(self.low, self.high)
+
+    @property
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
 
     def draw(self, rng: random.Random) -> int:
         return rng.randint(self.low, self.high)
@@ -153,6 +166,22 @@ class Lognormal:
         _not_negative("sigma", self.sigma, "of the logarithm")
         _range(self.low, self.high)
 
+    @property
+    def mean(self) -> float:
+        """Rounded and cut as what is drawn: low + the sum of P(drawn > k), in strides where k is large."""
+        found, k = float(self.low), self.low
+        while k < self.high:
+            stride = min(self.high - k, max(1, k // 1000))
+            found += stride * self._exceeds(k + stride / 2)
+            k += stride
+        return found
+
+    def _exceeds(self, value: float) -> float:
+        above = math.log(value / self.median)
+        if not self.sigma:
+            return float(above < 0)
+        return 0.5 * math.erfc(above / (self.sigma * math.sqrt(2)))
+
     def draw(self, rng: random.Random) -> int:
         exponent = min(700.0, math.log(self.median) + self.sigma * rng.gauss())
         return min(self.high, max(self.low, round(math.exp(exponent))))
@@ -169,6 +198,10 @@ class Empirical:
             raise BadValue("values", self.values, "give at least one length")
         for value in self.values:
             _count("values", value)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
 
     def draw(self, rng: random.Random) -> int:
         return rng.choice(self.values)
@@ -204,10 +237,10 @@ class WorkloadSpec:
 
     `requests` are jobs in all, turns counted; with `seconds`, sessions that would start later are left out. `pairs` are
     (prompt, output) tokens to draw together, instead of `prompt` and `output`. A session has `turns` requests: each
-    arrives `think` seconds (on average) after the end of the one before, and its prompt is the conversation so far
-    and `prompt` new tokens; a prefix comes on top too. `deadlines` and `timeouts` are seconds from arrival; `samples`
-    are n. With `expected_error`, jobs say how many output tokens they expect, wrong by a lognormal factor of that
-    sigma.
+    arrives `think` seconds (on average) after the end of the one before, and its prompt is the conversation so far and
+    `prompt` new tokens; a prefix comes on top too. Rates are of requests: sessions begin as much more rarely as they
+    have turns on average. `deadlines` and `timeouts` are seconds from arrival; `samples` are n. With `expected_error`,
+    jobs say how many output tokens they expect, wrong by a lognormal factor of that sigma.
     """
 
     name: str = "generated"
@@ -259,17 +292,18 @@ def generate(spec: WorkloadSpec, seed: int = 0) -> Workload:
     if isinstance(spec.arrivals, ClosedLoop):
         jobs = sessions.closed(spec.arrivals)
     else:
-        jobs = sessions.open(_arrivals(spec.arrivals, _stream(seed, "arrivals")))
+        jobs = sessions.open(_arrivals(spec.arrivals, spec.turns.mean, _stream(seed, "arrivals")))
     if not jobs:
         raise BadValue("seconds", spec.seconds, "no request arrives in this time; use more, or a higher rate")
     return Workload(spec.name, tuple(jobs))
 
 
-def _arrivals(arrivals: OpenArrivals, rng: random.Random) -> Iterator[float]:
-    """Independent arrivals at a rate that changes: equal ones on the scale of what is expected, brought to time."""
+def _arrivals(arrivals: OpenArrivals, turns: float, rng: random.Random) -> Iterator[float]:
+    """Independent sessions of `turns` requests on average, at a rate of requests that changes: equal ones on the scale
+    of what is expected, brought to time."""
     mass = 0.0
     while True:
-        mass += rng.expovariate(1.0)
+        mass += rng.expovariate(1.0) * turns
         yield arrivals.time(mass)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vtop.app.safe_text import clean
 from vtop.engine.compare import Outcome
 from vtop.engine.errors import BadValue
 
@@ -50,7 +51,7 @@ def draw_all(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
         for name, kinds in FIGURES.items():
             figure = draw_one(name, outcomes)
             if isinstance(figure, str):
-                print(f"not drawn: {name} ({figure})", file=sys.stderr)
+                print(clean(f"not drawn: {name} ({figure})"), file=sys.stderr)
                 continue
             made += [_save(figure, folder / f"{name}.{kind}") for kind in kinds]
     return made

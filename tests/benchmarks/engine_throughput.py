@@ -6,7 +6,7 @@
 Workloads: (a) one request of 128 tokens in and 128 out; (b) 16 of them; (c) 64 at once, 32-512 in and 16-256 out, one
 seed. Token ids are random and new in each repeat; greedy, the end token ignored, no prefix cache. Each engine runs in
 a process of its own, one after the other; medians over repeats. `--continuous-repeats` (default 1) is for transformers'
-continuous batching on (c), which takes minutes. `--profile` says where vtop's time goes instead.
+continuous batching, which takes minutes. `--profile` says where vtop's time goes instead.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def measure(run: Run, names: list[str], repeats: Callable[[str], int]) -> dict[s
             began = time.perf_counter()
             tokens = run(work)
             found[name].append(tokens / (time.perf_counter() - began))
+            print(f"({name}) run {repeat}: {found[name][-1]:.1f} tokens/s", file=sys.stderr, flush=True)
             if tokens != sum(out for _, out in work):
                 raise RuntimeError(f"{tokens} tokens came out of workload {name}")
     return found
@@ -277,7 +278,7 @@ def worker(options: argparse.Namespace) -> None:
     ]
 
     def repeats(name: str) -> int:
-        return options.continuous_repeats if engine == "continuous" and name == "c" else options.repeats  # type: ignore[no-any-return]
+        return options.continuous_repeats if engine == "continuous" else options.repeats  # type: ignore[no-any-return]
 
     found = measure(makers[engine](options), names, repeats)
     print("\n" + json.dumps(found), flush=True)
@@ -338,7 +339,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=["vtop", "generate", "continuous"])
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--continuous-repeats", type=int, default=1, help="of workload c by transformers")
+    parser.add_argument("--continuous-repeats", type=int, default=1, help="of transformers' continuous batching")
     parser.add_argument("--plain-linears", action="store_true", help="vtop with torch's own linear layers")
     parser.add_argument("--vllm-python", help="python of an environment with vLLM for CPU")
     parser.add_argument("--llama-cpp", metavar="GGUF", help="measure llama-cpp-python with this file, workload a")

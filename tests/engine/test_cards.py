@@ -48,13 +48,77 @@ def test_a_file_without_a_shape_is_of_the_default_model(tmp_path: Path) -> None:
         ("[cost]\nc0 = 1\nct = 1\nkne = 3\n", "knee"),
         ("[cost]\nc0 = 'x'\nct = 1\n", "number"),
         ("[cost]\nc0 = true\nct = 1\n", "number"),
-        ("[cost]\nc0 = -1\nct = 1\n", "c0"),
+        ("[cost]\nc0 = -1\nct = 1\n", "cost.c0"),
+        ("[cost]\nc0 = nan\nct = 1\n", "cost.c0"),
+        ("[cost]\nc0 = 1e400\nct = 1\n", "cost.c0"),
+        (f"[cost]\nc0 = 1{'0' * 400}\nct = 1\n", "cost.c0"),
+        (f"[cost]\nc0 = 1{'0' * 5000}\nct = 1\n", "TOML"),
+        ("[cost]\nc0 = 0\nct = 0\n", "cost.c0"),
+        ("[cost]\nc0 = 1\nct = 1\nscale = 0\n", "cost.scale"),
+        ("names = 'x'\n[cost]\nc0 = 1\nct = 1\n", "did you mean name?"),
+        ("[costs]\nc0 = 1\nct = 1\n", "did you mean cost?"),
+        ("name = 5\n[cost]\nc0 = 1\nct = 1\n", "give a text"),
+        ("shape = 5\n[cost]\nc0 = 1\nct = 1\n", "give a table [shape]"),
+        ("cost = 5\n", "give a table [cost]"),
+        ("a = " + "[" * 5000, "nested"),
     ],
 )
 def test_a_bad_file_is_told_by_its_key(tmp_path: Path, text: str, word: str) -> None:
     with pytest.raises(BadValue) as error:
         find_card(_written(tmp_path, text))
     assert word in str(error.value)
+    assert "card.toml" in f"{error.value.value} {error.value.remedy}" and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layers", "0"),
+        ("layers", "1.5"),
+        ("layers", "true"),
+        ("heads", "-1"),
+        ("kv_heads", "0"),
+        ("head_dim", "9999999999"),
+        ("hidden", "'x'"),
+        ("max_model_len", "-5"),
+        ("max_model_len", "nan"),
+        ("max_model_len", "512.5"),
+        ("parameters", "nan"),
+        ("parameters", "inf"),
+        ("parameters", "0"),
+        ("active_parameters", "-1.0"),
+        ("bytes_per_value", "0"),
+    ],
+)
+def test_a_bad_shape_is_told_by_its_key(tmp_path: Path, key: str, value: str) -> None:
+    text = card_text(Card("mine", "some GPU", model_shape("llama-8b"), COST))
+    lines = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in text.splitlines()]
+    with pytest.raises(BadValue) as error:
+        find_card(_written(tmp_path, "\n".join(lines)))
+    assert error.value.field == f"shape.{key}" and "card.toml" in error.value.remedy
+
+
+@pytest.mark.parametrize("gpus", [0, -1, 1025, 10**12])
+def test_how_many_gpus(gpus: int) -> None:
+    with pytest.raises(BadValue, match="gpus"):
+        find_card("h100", gpus=gpus)
+
+
+def test_more_blocks_than_are_simulated() -> None:
+    assert (find_card("h100", gpus=1024).blocks(16, 0.9) or 0) > 10**7
+    with pytest.raises(BadValue, match="num_gpu_blocks_override"):
+        find_card("h100", "smollm2-135m", gpus=1024).blocks(1, 0.9)
+
+
+@pytest.mark.parametrize(("name", "value"), [("scale", 0.0), ("c0", 1e300), ("ck", True), ("ca", 10**400)])
+def test_what_is_no_time(name: str, value: float) -> None:
+    with pytest.raises(BadValue, match=name):
+        HingeCost(**{"c0": 0.01, "ct": 1e-5, name: value})
+
+
+def test_a_name_longer_than_file_systems_take() -> None:
+    with pytest.raises(BadValue, match="card"):
+        find_card("x" * 10_000)
 
 
 def test_a_wrong_name_gets_the_nearest() -> None:

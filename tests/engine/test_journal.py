@@ -90,6 +90,13 @@ def test_a_killed_process_loses_at_most_a_second(recorded: tuple[Path, AuditedEn
     assert engine.frames[-1].time - on_disk[-1].time <= 1.0
 
 
+def test_an_unzipped_one_is_read_as_well(recorded: tuple[Path, AuditedEngine], tmp_path: Path) -> None:
+    plain = tmp_path / "plain.jsonl"
+    plain.write_bytes(gzip.decompress(recorded[0].read_bytes()))
+    assert Recording(plain).meta == Recording(recorded[0]).meta
+    assert list(Recording(plain).frames()) == list(Recording(recorded[0]).frames())
+
+
 def test_bad_files_give_one_line(recorded: tuple[Path, AuditedEngine], tmp_path: Path) -> None:
     missing = tmp_path / "none.gz"
     with pytest.raises(BadValue, match="cannot be read"):

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from vtop.app.reference_command import print_report, run_against, run_pair, run_reference
+from vtop.app.reference_command import print_report, report_json, run_against, run_pair, run_reference
 from vtop.app.sim_arguments import SimArguments
 from vtop.engine.cards import find_card, scaled
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.journal import Recorder
-from vtop.engine.reference import Line, Pair, Report, Times, against_pair, check, reference_pair
+from vtop.engine.reference import Line, Pair, Replay, Report, Times, against_pair, check, reference_pair
 from vtop.engine.simulator import Simulation, build, simulate
 from vtop.engine.traces import read_trace
 from vtop.engine.workload import Job, Workload
@@ -179,6 +179,33 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     assert len(pair.measured) == 30 and "10 of 40" in pair.notes[0]
 
 
+def test_both_sides_are_of_the_same_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The simulation has one time-out in 20, of the slowest: leaving them out of one side only would be an error."""
+    config = EngineConfig(preset="vllm-v1", **OPTIONS)
+    log = _log(tmp_path / "log.jsonl", _workload(), config)
+    whole = against_pair(_workload(), log, find_card("rtx4090"), config)
+    assert check(whole).plain.left_out == {}
+    slow = sorted(whole.measured, key=lambda i: whole.measured[i].e2e)[-2:]
+    measured = {i: replace(t, e2e=t.e2e + 100) if i in slow else t for i, t in whole.measured.items()}
+    jobs = tuple(replace(job, prompt_tokens=10**6) if job.id in slow else job for job in _workload().jobs)
+    simulation = replace(whole.simulation, workload=Workload("made", jobs))
+    pair = replace(whole, measured=measured, simulation=simulation, bound=0.3, calibrated_bound=0.3)
+    report = check(pair)
+    assert report.plain.left_out == {"refused": 2} and report.plain.requests == 38
+    assert all(line.ok for line in report.plain.lines), "what was left out is on neither side"
+    assert not report.ok, "2 of 40 are more than 1 %"
+    assert run_pair(pair, Console(width=100)) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "2 of 40 measured requests have no end in the simulation (2 refused)" in out and "out of bounds" in out
+    assert json.loads(report_json(report))["plain"]["left_out"] == {"refused": 2}
+
+
+def test_a_few_may_be_left_out() -> None:
+    replay = Replay((), 99, 1, 0, 0.0, {"timeout": 1})
+    assert replay.ok and not replace(replay, left_out={"timeout": 2}).ok
+    assert not replace(replay, left_out={}, troubles=("a policy failed",)).ok
+
+
 def test_a_metric_that_is_nowhere_has_no_line() -> None:
     """Outputs of one token have no TPOT; the scale is then fitted by e2e."""
     jobs = tuple(Job(f"r{i}", i * 0.5, 200, 1) for i in range(8))
@@ -189,3 +216,11 @@ def test_a_metric_that_is_nowhere_has_no_line() -> None:
     assert report.fitted is not None and abs(report.fitted.lines[0].error) < 0.01
     assert run_pair(pair, Console(width=80)) == 0
     assert run_pair(replace(pair, bound=0.4), Console(width=80)) == 1, "half of it uncalibrated"
+
+
+def test_tokens_that_took_no_time_give_no_scale() -> None:
+    workload = _workload(4)
+    simulation = Simulation(workload, EngineConfig(**OPTIONS), find_card("rtx4090"))
+    pair = Pair("zero", simulation, {job.id: Times(0.0, 0.0, 0.0) for job in workload.jobs}, "made up")
+    with pytest.raises(BadValue, match="give a run whose tokens take time"):
+        check(pair)

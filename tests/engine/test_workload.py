@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from itertools import pairwise
@@ -16,6 +17,7 @@ from vtop.engine.workload_gen import (
     ClosedLoop,
     Empirical,
     Fixed,
+    Lengths,
     Lognormal,
     Poisson,
     Prefixes,
@@ -33,7 +35,12 @@ from vtop.engine.workload_gen import (
         ("id", ""),
         ("at", -1.0),
         ("at", float("nan")),
+        ("at", float("inf")),
+        ("at", 10**400),
         ("prompt_tokens", 0),
+        ("prompt_tokens", 10**12),
+        ("output_tokens", 10**12),
+        ("timeout", 10**400),
         ("output_tokens", -3),
         ("n", 0),
         ("beam_width", 0),
@@ -149,6 +156,39 @@ def test_ramps_go_from_one_rate_to_the_other() -> None:
     assert len(down) == pytest.approx(500, abs=112) and down[-1] <= 100
     up = arrivals(WorkloadSpec(requests=500, arrivals=Ramp(0, 10, 100), **SMALL))
     assert up[-1] == pytest.approx(100, abs=12)
+
+
+@pytest.mark.parametrize("turns", [Fixed(4), Uniform(1, 7), Lognormal(3, 0.8, high=20), Empirical((1, 2, 9))])
+def test_the_rate_counts_requests_and_not_sessions(turns: Lengths) -> None:
+    spec = WorkloadSpec(requests=100_000, seconds=1000, arrivals=Poisson(10), turns=turns, **SMALL)
+    jobs = generate(spec).jobs
+    assert len(jobs) / 1000 == pytest.approx(10, rel=0.1)
+    burst = generate(
+        WorkloadSpec(requests=100_000, seconds=1000, arrivals=Bursts(20, on=2, off=8), turns=turns, **SMALL)
+    )
+    assert len(burst.jobs) / 1000 == pytest.approx(4, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        Fixed(7),
+        Uniform(3, 8),
+        Empirical((1, 2, 9)),
+        Lognormal(3, 0.8, high=20),
+        Lognormal(200, 0.8, high=4096),
+        Lognormal(2.5, 0.3, low=2, high=4),
+        Lognormal(12.3, 0.0),
+        Lognormal(0.2, 0.5),
+        Lognormal(1000, 2.5, low=100),
+        Lognormal(5000, 0.0, high=100),
+    ],
+)
+def test_means_are_those_of_what_is_drawn(lengths: Lengths) -> None:
+    rng = random.Random(4)
+    drawn = [lengths.draw(rng) for _ in range(20_000)]
+    error = statistics.pstdev(drawn) / len(drawn) ** 0.5
+    assert lengths.mean == pytest.approx(statistics.fmean(drawn), abs=4 * error + 1e-9)
 
 
 def test_a_closed_loop_has_one_request_per_client() -> None:
