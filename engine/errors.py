@@ -19,7 +19,7 @@ class BadValue(VtopError, ValueError):
         self.remedy = remedy
         shown = repr(value)
         if len(shown) > 80:
-            shown = shown[:77] + "..."
+            shown = shown[:31] + "..." + shown[-46:]  # a path is known by its end
         super().__init__(f"{field} = {shown}: {remedy}")
 
 

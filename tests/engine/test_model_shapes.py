@@ -64,7 +64,9 @@ def test_a_bad_config_is_one_line(tmp_path: Path, key: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "{", "[" * 100_000, '{"a":' * 100_000, '{"num_hidden_layers": ' + "9" * 5000 + "}", "\x00"]
+    "text",
+    ["", "[1]", "{", "[" * 100_000, '{"a":' * 100_000, '{"num_hidden_layers": ' + "9" * 5000 + "}", "\x00"],
+    ids=["empty", "a list", "cut", "deep list", "deep table", "huge number", "binary"],
 )
 def test_a_file_that_is_no_config_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadValue) as caught:

@@ -261,7 +261,7 @@ def test_aging_protects_nobody_from_being_the_victim() -> None:
         ("fcfs+fair", "put fcfs last"),
         (".py:A", "FILE.py:Class"),
         ("x.py:not a name", "FILE.py:Class"),
-        (3, "choose among"),
+        (3, "give a text"),
     ],
 )
 def test_bad_specs(spec: Any, message: str) -> None:
