@@ -48,6 +48,12 @@ def until(what: object, seconds: float) -> bool:
     return True
 
 
+def ignore_nothing() -> None:
+    """Whoever runs the tests may ignore signals, as nohup does; a program that a person starts gets them all."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "to_group", "booting"),
     [
@@ -65,7 +71,13 @@ def test_a_signal_ends_everything(
 ) -> None:
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     program = subprocess.Popen(
-        COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+        COMMAND,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+        preexec_fn=ignore_nothing,
     )
     team: set[int] = set()
     try:
