@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class EngineFacts:
     """Told by whoever builds the executor. `max_model_len` in tokens.
 
+    `backend_note` says on one line why torch computes attention, or some of it, in place of a faster backend.
     `kv_note` and `host_note` say how the device pool and the host pool were sized, on one line each.
     """
 
@@ -21,3 +22,4 @@ class EngineFacts:
     kv_note: str = ""
     num_host_blocks: int = 0
     host_note: str = ""
+    backend_note: str = ""

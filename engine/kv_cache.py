@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from vtop.kernels.api import allocate_cache, copy_blocks
+from vtop.kernels.api import BlockCopy, allocate_cache, copy_blocks
 
 
 class KVCache:
     """K and V of `num_blocks` blocks: one tensor [num_blocks, layers, 2, kv_heads, block_size, head_dim].
 
     Its contents are undefined at first; on CPU, pages are taken from the machine when they are first written.
+    `block_copy` is how blocks are copied within it.
     """
 
     def __init__(
@@ -24,10 +25,12 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | str,
+        block_copy: BlockCopy = copy_blocks,
     ) -> None:
         self._shape = (num_layers, num_kv_heads, block_size, head_dim)
         self._dtype = dtype
         self._device = device
+        self._block_copy = block_copy
         self._written = 0  # blocks from here on were never written, so that resizing need not touch them
         self.tensor = self._allocate(num_blocks)
 
@@ -42,7 +45,7 @@ class KVCache:
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target), every source read before any target is written."""
         if pairs:
-            copy_blocks(self.tensor, pairs)
+            self._block_copy(self.tensor, self.tensor, pairs)
             self.written(max(target for _, target in pairs))
 
     def written(self, highest_block: int) -> None:

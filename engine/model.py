@@ -53,8 +53,8 @@ class LoadedModel:
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @property
-    def backend_name(self) -> str:
-        return self._paged.backend.name
+    def backend(self) -> AttentionBackend:
+        return self._paged.backend
 
     def open(self) -> None:
         """Switch the model's attention to ours."""

@@ -35,7 +35,7 @@ from vtop.engine.rates import RateMeter
 from vtop.engine.request import Sequence
 from vtop.engine.sampler import Sampler, likeliest_of, logprobs_of
 from vtop.kernels.api import AttentionBatch, IntArray
-from vtop.kernels.registry import BackendUnavailable, UnknownBackend, get_backend, warm_up
+from vtop.kernels.registry import BackendUnavailable, UnknownBackend, block_copy, get_backend, warm_up
 
 SMALL_MODEL = 20_000_000  # parameters; below, one thread is fastest on cpu
 TRIAL_BLOCKS = 8
@@ -79,10 +79,12 @@ class TorchExecutor:
             spec.head_dim,
             spec.dtype,
             spec.device,
+            block_copy(model.backend),
         )
         self.host_cache = HostCache(num_host_blocks, self.cache.tensor, pin=spec.device.type == "cuda")
         self._meter = RateMeter(self.cache.bytes_per_block)
         self._try_swapping()
+        self._try_copying()
         self._sampler = Sampler(spec.eos_token_ids)
         self._closed = False
         model.open()
@@ -154,6 +156,12 @@ class TorchExecutor:
                 self.host_cache.swap_in(self.cache.tensor, pairs)
         _synchronize(self.cache.tensor)
         self._meter.swapped(2 * len(pairs), perf_counter() - started)
+
+    def _try_copying(self) -> None:
+        """Copy a block while the pools hold nothing, so that a copy that is compiled first holds up no step."""
+        if self.num_blocks > 1:
+            with torch.inference_mode():
+                self.cache.copy([(0, 1)])
 
     def resize(self, num_blocks: int) -> None:
         """Give the pool another size; K/V of blocks below both sizes are kept. Raises BadValue when it does not fit."""
@@ -296,7 +304,8 @@ def build_executor(
         set_threads(model, config)
     progress("preparing attention kernels", 0, None)  # compiles, the first time on a machine
     try:
-        warm_up(backend, head_size(model.config), model.dtype)
+        strict = config.attention_backend != "auto"
+        backend = warm_up(backend, head_size(model.config), model.dtype, strict=strict)
     except BackendUnavailable as error:
         raise BadValue("attention_backend", config.attention_backend, error.remedy) from None
     progress("checking the model", 0, None)
@@ -344,12 +353,13 @@ def build_executor(
         model=name,
         device=str(device),
         dtype=str(spec.dtype).removeprefix("torch."),
-        backend=loaded.backend_name,
+        backend=loaded.backend.name,
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
         kv_note="; ".join(filter(None, (sizing.explanation, executor.graphs_note if graphs else "", compiled))),
         num_host_blocks=host.num_blocks,
         host_note=host.explanation if host.num_blocks else "no host pool",
+        backend_note=loaded.backend.note,
     )
     return executor, tokenizer, facts
 

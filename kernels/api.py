@@ -15,7 +15,7 @@ which. It is built once per step and shared by all layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -108,10 +108,20 @@ def _pad_tables(tables: Sequence[Sequence[int]], lengths: IntArray, needed: IntA
     return padded
 
 
+BlockCopy = Callable[[torch.Tensor, torch.Tensor, Sequence[tuple[int, int]]], None]
+"""Copies whole blocks; called and behaving like `copy_blocks`."""
+
+
 class AttentionBackend(Protocol):
-    """One way to compute paged attention. Stateless: everything about a step is in the batch."""
+    """One way to compute paged attention. Stateless: everything about a step is in the batch.
+
+    A backend may have more, which is looked for by name: `copy_blocks`, a BlockCopy that is used in place of the
+    function here; `warm_up(head_dim, dtype)`, see `registry.warm_up`; `static_plan`, see TritonPagedAttention.
+    """
 
     name: str
+    note: str
+    """Why torch computes all or some of it in place of a faster backend, in one line; empty when it does not."""
 
     def write_kv(self, layer: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch) -> None:
         """Store this step's K and V.
@@ -158,12 +168,13 @@ def allocate_cache(
     return torch.empty(num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim, dtype=dtype, device=device)
 
 
-def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy whole blocks, all layers: pairs of (source, target).
+def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    """Copy whole blocks, all layers: `source[a]` to `target[b]` for pairs (a, b), on one device.
 
-    Every source is read before any target is written. A source may occur more than once, a target may not.
+    source, target [blocks, …], equal but for the number of blocks; they may be one and the same tensor. Every source
+    is read before any target is written. A source may occur more than once, a target may not.
     """
     if not pairs:
         return
-    index = torch.tensor(pairs, dtype=torch.int64).to(cache.device)
-    cache.index_copy_(0, index[:, 1], cache.index_select(0, index[:, 0]))
+    index = torch.tensor(pairs, dtype=torch.int64).to(target.device)
+    target.index_copy_(0, index[:, 1], source.index_select(0, index[:, 0]))

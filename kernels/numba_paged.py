@@ -1,8 +1,8 @@
 """Paged attention on the CPU in vector code compiled by numba, on torch's OpenMP threads.
 
 What it has no kernel for goes to the torch backend, call by call: head sizes that are no multiple of the vector width,
-and queries of another dtype than the cache. If the compiled code cannot be made, or fails its first test against the
-torch backend, everything goes there and `name` says so.
+and queries of another dtype than the cache; `note` says so. If the compiled code cannot be made, or fails its first
+test against the torch backend, everything goes there and `name` says so too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class NumbaPagedAttention:
     def __init__(self, *, strict: bool = False) -> None:
         self.name = "numba"
         self.note = ""
-        """Why torch computes instead, in one line; empty when it does not."""
         self._strict = strict
         self._torch = TorchPagedAttention()
         self._features = _cpu_features()
@@ -82,9 +81,9 @@ class NumbaPagedAttention:
 
         Without this the first step does it. Raises BackendUnavailable when strict.
         """
-        if self._function(dtype, head_dim) is None and not self.note:
+        if self._function(dtype, head_dim) is None and self.name != "torch":
             self.name = "torch"
-            self.note = f"numba has no kernel for heads of {head_dim} in {str(dtype).removeprefix('torch.')}"
+            self.note = f"numba has no kernel for heads of {head_dim} in {_short(dtype)}"
 
     def write_kv(self, layer: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch) -> None:
         if self._function(layer.dtype, layer.shape[4]) is None:
@@ -119,6 +118,7 @@ class NumbaPagedAttention:
         if step is None:
             step = self._plan(q, layer, batch, sliding_window)
             if step is None:
+                self._tell(q, layer)
                 return self._torch.attend(
                     q, layer, batch, scale, sliding_window=sliding_window, softcap=softcap, sinks=sinks
                 )
@@ -142,6 +142,14 @@ class NumbaPagedAttention:
             ints[layout.SINKS] = sinks.data_ptr()
         step.run()
         return out
+
+    def _tell(self, q: torch.Tensor, layer: torch.Tensor) -> None:
+        """Note what such calls lack, unless there is a note."""
+        if not self.note:
+            lacks = f"heads of {q.shape[2]} in {_short(q.dtype)}"
+            if q.dtype is not layer.dtype:
+                lacks += f" over a cache in {_short(layer.dtype)}"
+            self.note = f"torch computes what numba has no kernel for: {lacks}"
 
     def _function(self, dtype: torch.dtype, head_dim: int) -> Any:
         """The compiled kernel for such layers, None where there is none."""
@@ -245,6 +253,10 @@ class NumbaPagedAttention:
             found = np.empty(size // 8 + 1, dtype=np.int64)
             setattr(self._scratch, name, found)
         return found
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -11,6 +11,7 @@ class ReferenceAttention:
     """Plain loops over sequences, computed in `compute_dtype` whatever the cache holds. Any device."""
 
     name = "reference"
+    note = ""
 
     def __init__(self, compute_dtype: torch.dtype = torch.float32) -> None:
         self.compute_dtype = compute_dtype

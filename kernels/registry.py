@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from vtop.kernels.api import AttentionBackend
+from vtop.kernels.api import AttentionBackend, BlockCopy, copy_blocks
 from vtop.kernels.errors import BackendUnavailable, UnknownBackend
 
-__all__ = ["BACKEND_NAMES", "BackendUnavailable", "UnknownBackend", "get_backend", "warm_up"]
+__all__ = ["BACKEND_NAMES", "BackendUnavailable", "UnknownBackend", "block_copy", "get_backend", "warm_up"]
 
 BACKEND_NAMES = ("triton", "numba", "torch", "reference")
 
@@ -28,7 +28,7 @@ def get_backend(name: str, device: torch.device | str = "cpu") -> AttentionBacke
         try:
             return _fast(fast, kind, strict=False)
         except BackendUnavailable as error:
-            return _torch(str(error))
+            return _torch(f"{error.name} {error.remedy}")
     if name in ("triton", "numba"):
         return _fast(name, kind, strict=True)
     if name == "torch":
@@ -40,14 +40,27 @@ def get_backend(name: str, device: torch.device | str = "cpu") -> AttentionBacke
     raise UnknownBackend(name, ("auto", *BACKEND_NAMES))
 
 
-def warm_up(backend: AttentionBackend, head_dim: int, dtype: torch.dtype) -> None:
+def warm_up(backend: AttentionBackend, head_dim: int, dtype: torch.dtype, *, strict: bool = True) -> AttentionBackend:
     """Let the backend compile ahead what layers with this head size and dtype need, if it compiles at all.
 
-    Raises BackendUnavailable for a backend asked for by name that turns out not to run.
+    Returns the backend to use. For one that turns out not to run that is torch, with the reason in its `note`, or,
+    when `strict`, BackendUnavailable is raised.
     """
     prepare = getattr(backend, "warm_up", None)
     if prepare is not None:
-        prepare(head_dim, dtype)
+        try:
+            prepare(head_dim, dtype)
+        except BackendUnavailable as error:
+            if strict:
+                raise
+            return _torch(f"{error.name} cannot be used here: {error.remedy}")
+    return backend
+
+
+def block_copy(backend: AttentionBackend) -> BlockCopy:
+    """The backend's own way to copy whole blocks, or torch's where it has none."""
+    own: BlockCopy | None = getattr(backend, "copy_blocks", None)
+    return own or copy_blocks
 
 
 def _torch(note: str) -> AttentionBackend:

@@ -23,7 +23,6 @@ class TorchPagedAttention:
 
     name = "torch"
     note = ""
-    """Why this backend stands in for a faster one, in one line; empty when it does not."""
 
     def write_kv(self, layer: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: AttentionBatch) -> None:
         geometry = Geometry.of(layer)
@@ -137,11 +136,12 @@ def _explicit(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention with the scores in hand, for what SDPA has no argument for. Softmax in float32.
+    """Attention with the scores in hand, for what SDPA has no argument for. Scores and softmax in float32: half
+    precision would round a score of 30 by 0.06, and have no number for q·k past 65504.
 
     q [..., Q, D], k, v [..., N, D]; mask is additive and sinks broadcasts to [..., Q, 1].
     """
-    scores = torch.matmul(q, k.transpose(-1, -2)).float() * scale
+    scores = torch.matmul(q.float(), k.float().transpose(-1, -2)) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -26,6 +26,7 @@ class TritonPagedAttention:
     """
 
     name = "triton"
+    note = ""
 
     def __init__(self, *, deterministic: bool = False, shapes: ShapeTable | None = None) -> None:
         self.deterministic = deterministic
@@ -68,21 +69,42 @@ class TritonPagedAttention:
                 softcap=softcap, sinks=sinks,
             )  # fmt: skip
         if plan.prefill is not None:
-            windowed = sliding_window is not None
-            shape = self.shapes.prefill(head_dim, q.dtype, windowed=windowed, capability=capability)
+            choose = partial(
+                self.shapes.prefill, head_dim, q.dtype, windowed=sliding_window is not None,
+                block_size=batch.block_size, capability=capability,
+            )  # fmt: skip
+            shape = choose()
             if plan.prefill.items(max(1, shape.rows // group)) * kv_heads < processors:
-                shape = self.shapes.prefill(head_dim, q.dtype, windowed=windowed, small=True, capability=capability)
+                shape = choose(small=True)
             triton_prefill.prefill(
                 q, layer, out, plan.prefill, shape, scale=scale, window=sliding_window, softcap=softcap, sinks=sinks
             )
         return out
 
     def warm_up(self, head_dim: int, dtype: torch.dtype) -> None:
-        """Nothing is compiled ahead. Raises BackendUnavailable for layers that the kernels are not made for."""
+        """Launch one small kernel on the CUDA device. The others are compiled when they are first needed.
+
+        Raises BackendUnavailable for layers that the kernels are not made for, and where none can be run.
+        """
         if head_dim > LARGEST_HEAD:
             raise BackendUnavailable(self.name, f"head size {head_dim} is above {LARGEST_HEAD}; choose torch")
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise BackendUnavailable(self.name, f"{dtype} is none of float32, float16 and bfloat16; choose torch")
+        if torch.cuda.is_available():
+            self.try_out(head_dim, dtype, torch.device("cuda"))
+
+    def try_out(self, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Write K and V of one token. Raises BackendUnavailable if that cannot be compiled and run on the device."""
+        layer = torch.zeros(1, 2, 1, 16, head_dim, dtype=dtype, device=device)
+        ones = torch.ones(1, 1, head_dim, dtype=dtype, device=device)
+        try:
+            self.write_kv(layer, ones, ones, AttentionBatch.build([1], [1], [[0]], 16, device))
+            written = float(layer.float().sum())
+        except Exception as error:  # no C compiler, a driver or a device too old
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise BackendUnavailable(self.name, f"a kernel cannot be run here ({reason}); choose torch") from error
+        if written != 2 * head_dim:
+            raise BackendUnavailable(self.name, "a kernel writes wrong values here; choose torch")
 
     def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, all layers, within a cache or between two; see `api.copy_blocks` for the order."""

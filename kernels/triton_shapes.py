@@ -49,11 +49,11 @@ class ShapeTable:
         return KernelShape(rows, 32, 4, 2)
 
     def prefill(
-        self, head_dim: int, dtype: torch.dtype, *, windowed: bool = False, small: bool = False,
+        self, head_dim: int, dtype: torch.dtype, *, windowed: bool = False, small: bool = False, block_size: int = 16,
         capability: Capability = HOPPER,
     ) -> KernelShape:  # fmt: skip
         """Several tokens per sequence. `small`: so little work that half the rows per program keep more of the
-        device busy."""
+        device busy. Blocks of other than 16 tokens can take a few registers more, for addresses."""
         dim = padded(head_dim)
         if dtype is torch.float32:
             if dim <= 64:
@@ -64,7 +64,7 @@ class ShapeTable:
                 return KernelShape(64, 64, 4, 2)
             return KernelShape(128, 64, 8 if windowed else 4, 2)
         if dim <= 128:
-            if windowed and capability < HOPPER:
+            if (windowed or block_size != 16) and capability < HOPPER:
                 return KernelShape(128, 32, 8, 2)
             return KernelShape(64, 64, 4, 2) if small and capability >= HOPPER else KernelShape(128, 64, 8, 2)
         return KernelShape(64, 32, 8, 2)

@@ -5,8 +5,9 @@
 
 Workloads: (a) one request of 128 tokens in and 128 out; (b) 16 of them; (c) 64 at once, 32-512 in and 16-256 out, one
 seed. Token ids are random and new in each repeat; greedy, the end token ignored, no prefix cache. Each engine runs in
-a process of its own, one after the other; medians over repeats. `--continuous-repeats` (default 1) is for transformers'
-continuous batching, which takes minutes. `--profile` says where vtop's time goes instead.
+a process of its own, one after the other, in this process's group; medians over repeats. transformers' continuous
+batching takes many minutes for (c); `--continuous-repeats 1` measures it once. `--profile` says where vtop's time goes
+instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import json
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -151,6 +151,7 @@ def vllm_run(options: argparse.Namespace) -> Run:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{(os.cpu_count() or 1) - 1}")
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="WARNING")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its worker process was seen to wait for ever
     import vllm
 
     llm = vllm.LLM(
@@ -278,7 +279,7 @@ def worker(options: argparse.Namespace) -> None:
     ]
 
     def repeats(name: str) -> int:
-        return options.continuous_repeats if engine == "continuous" else options.repeats  # type: ignore[no-any-return]
+        return (engine == "continuous" and options.continuous_repeats) or options.repeats  # type: ignore[no-any-return]
 
     found = measure(makers[engine](options), names, repeats)
     print("\n" + json.dumps(found), flush=True)
@@ -286,22 +287,17 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def run_worker(engine: str, python: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Start `worker` for an engine in a new process group and wait for it; empty when it fails or takes too long."""
+    """Start `worker` for an engine and wait for it; empty when it fails or takes too long."""
     command = [python, __file__, *sys.argv[1:], "--worker", engine, "--model-folder", options.model_folder]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        out, _ = process.communicate(timeout=options.timeout)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)  # with what it started itself
-        process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        print(f"{engine}: not done within {options.timeout} s", file=sys.stderr)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=options.timeout)
+    except subprocess.TimeoutExpired:
+        print(f"{engine}: not done within {options.timeout:g} s", file=sys.stderr)
         return {}
-    if process.returncode:
-        print(f"{engine}: failed with status {process.returncode}", file=sys.stderr)
+    if done.returncode:
+        print(f"{engine}: failed with status {done.returncode}", file=sys.stderr)
         return {}
-    found: dict[str, list[float]] = json.loads(out.strip().splitlines()[-1])
+    found: dict[str, list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
@@ -339,12 +335,12 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=["vtop", "generate", "continuous"])
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--continuous-repeats", type=int, default=1, help="of transformers' continuous batching")
+    parser.add_argument("--continuous-repeats", type=int, help="for continuous batching (else as --repeats)")
     parser.add_argument("--plain-linears", action="store_true", help="vtop with torch's own linear layers")
     parser.add_argument("--vllm-python", help="python of an environment with vLLM for CPU")
     parser.add_argument("--llama-cpp", metavar="GGUF", help="measure llama-cpp-python with this file, workload a")
     parser.add_argument("--profile", action="store_true", help="where vtop's time goes, instead of the comparison")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one engine")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one engine")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--model-folder", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()

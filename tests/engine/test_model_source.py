@@ -18,6 +18,7 @@ import torch
 
 from vtop.engine import model_load, model_smollm2, model_source
 from vtop.engine.config import EngineConfig
+from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.model_source import SourceKind, building, hub_reachable, list_models, pull, remove, resolve
@@ -272,6 +273,24 @@ def test_an_executor_from_a_folder_without_tokenizer(tmp_path: Path) -> None:
     with torch.no_grad():
         best = tiny_random("llama")(torch.tensor([[1, 2, 3]])).logits[0, -1].argmax()
     assert output.tokens[0].token_id == int(best)
+    executor.close()
+
+
+def test_an_engine_without_its_fast_attention_tells_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = saved_tiny_random("llama", tmp_path / "random-llama")
+    config = EngineConfig(model=str(folder), max_model_len=64, device="cpu")
+    engine = LLMEngine.from_config(config)
+    assert (engine.meta.backend, engine.meta.backend_note) == ("numba", "")
+    engine.close()
+    monkeypatch.setitem(sys.modules, "vtop.kernels.numba_paged", None)
+    engine = LLMEngine.from_config(config)
+    assert engine.meta.backend == "torch" and engine.meta.backend_note.startswith("numba cannot be imported")
+    engine.close()
+
+
+def test_a_head_size_that_numba_has_no_kernel_for_is_told() -> None:
+    executor, _, facts = build_executor(EngineConfig(device="cpu"), model=tiny_random("llama", head_dim=12))
+    assert facts.backend == "torch" and facts.backend_note == "numba has no kernel for heads of 12 in float32"
     executor.close()
 
 

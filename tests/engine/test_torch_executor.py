@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import random
 from typing import Any
 
@@ -13,7 +14,9 @@ from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.model import load_model
 from vtop.engine.request import SamplingParams, Sequence, new_request
 from vtop.engine.torch_executor import TorchExecutor
+from vtop.kernels.api import copy_blocks
 from vtop.kernels.registry import get_backend
+from vtop.kernels.torch_paged import TorchPagedAttention
 from vtop_support.models import FAMILIES, VOCAB, tiny_random
 
 torch.set_num_threads(1)
@@ -278,3 +281,27 @@ def test_logits_that_are_no_numbers_are_an_error_not_a_token() -> None:
     with pytest.raises(FloatingPointError):
         driver.step(1)
     driver.executor.close()
+
+
+class Copying(TorchPagedAttention):
+    """Copies blocks itself, and remembers which."""
+
+    def __init__(self) -> None:
+        self.copied: list[tuple[int, int]] = []
+
+    def copy_blocks(
+        self, source: torch.Tensor, target: torch.Tensor, pairs: collections.abc.Sequence[tuple[int, int]]
+    ) -> None:
+        self.copied += pairs
+        copy_blocks(source, target, pairs)
+
+
+def test_blocks_are_copied_by_the_backend_where_it_copies() -> None:
+    backend = Copying()
+    executor = TorchExecutor(load_model(tiny_random("llama"), name="test", backend=backend), 6, 4)
+    executor.cache.tensor.copy_(torch.arange(6.0).view(6, 1, 1, 1, 1, 1))
+    backend.copied.clear()  # the trial before the first step
+    executor.execute(StepPlan(copies=[(5, 1), (1, 3)]))
+    assert backend.copied == [(5, 1), (1, 3)]
+    assert executor.cache.tensor[:, 1, 1, 0, 2, 0].tolist() == [0.0, 5.0, 2.0, 1.0, 4.0, 5.0]
+    executor.close()

@@ -35,6 +35,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     layers: int = 2
     seed: int = 0
+    magnitude: float = 1.0  # of queries and keys
 
 
 def dense(
@@ -83,7 +84,7 @@ def run(case: Case, backend_name: str, poison: float = math.nan) -> tuple[torch.
 
     new_counts = [new for _, new in case.sequences]
     contexts = [context + new for context, new in case.sequences]
-    keys = [draw(n, case.kv_heads, case.head_dim) for n in contexts]
+    keys = [draw(n, case.kv_heads, case.head_dim) * case.magnitude for n in contexts]
     values = [draw(n, case.kv_heads, case.head_dim) for n in contexts]
     history = [i for i, (context, _) in enumerate(case.sequences) if context]
     if history:
@@ -93,7 +94,7 @@ def run(case: Case, backend_name: str, poison: float = math.nan) -> tuple[torch.
         old_v = torch.cat([values[i][: case.sequences[i][0]] for i in history])
         backend.write_kv(layer, old_k, old_v, batch)
     batch = AttentionBatch.build(new_counts, contexts, tables, size)
-    q = draw(case.heads, sum(new_counts), case.head_dim).transpose(0, 1)  # strided, as models pass it
+    q = draw(case.heads, sum(new_counts), case.head_dim).transpose(0, 1) * case.magnitude  # strided, as models pass it
     new_k = torch.cat([k[context:] for k, (context, _) in zip(keys, case.sequences, strict=True)])
     new_v = torch.cat([v[context:] for v, (context, _) in zip(values, case.sequences, strict=True)])
     backend.write_kv(layer, new_k, new_v, batch)
@@ -149,6 +150,16 @@ def test_block_sizes(backend: str, block_size: int, window: int | None) -> None:
 @pytest.mark.parametrize("features", FEATURES, ids=lambda f: "+".join(f) or "plain")
 def test_half_precision(backend: str, dtype: torch.dtype, features: dict[str, object]) -> None:
     check(Case(MIXED, heads=6, dtype=dtype, **features), backend)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize(("dtype", "magnitude"), [(torch.bfloat16, 4), (torch.float16, 60)], ids=str)
+@pytest.mark.parametrize("features", FEATURES, ids=lambda f: "+".join(f) or "plain")
+def test_large_scores_in_half_precision(
+    backend: str, dtype: torch.dtype, magnitude: float, features: dict[str, object]
+) -> None:
+    """Scores are neither rounded to bfloat16 nor past float16's largest number."""
+    check(Case(MIXED, heads=6, head_dim=128, dtype=dtype, magnitude=magnitude, **features), backend)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
@@ -219,9 +230,12 @@ def test_impossible_batches_are_refused(queries: list[int], contexts: list[int],
 
 def test_copy_blocks_reads_every_source_before_it_writes() -> None:
     cache = torch.arange(5.0).view(5, 1, 1, 1, 1, 1).repeat(1, 3, 2, 2, 4, 8)
-    copy_blocks(cache, [(0, 1), (1, 2), (0, 4)])
+    other = cache[:3].clone()
+    copy_blocks(cache, cache, [(0, 1), (1, 2), (0, 4)])
     assert cache[:, 2, 1, 1, 3, 7].tolist() == [0.0, 0.0, 1.0, 3.0, 0.0]
-    copy_blocks(cache, [])
+    copy_blocks(cache, other, [(3, 0), (0, 2)])
+    assert other[:, 2, 1, 1, 3, 7].tolist() == [3.0, 1.0, 0.0]
+    copy_blocks(cache, cache, [])
 
 
 def test_an_unknown_backend_is_named_with_the_choices() -> None:

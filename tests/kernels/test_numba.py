@@ -264,8 +264,18 @@ def test_head_sizes_without_a_kernel_go_to_torch_and_the_name_says_so() -> None:
     q = torch.randn(4, 4, 36, generator=generator)
     wanted = TorchPagedAttention().attend(q, cache[:, 0], batch, 0.2)
     assert torch.equal(attention.attend(q, cache[:, 0], batch, 0.2), wanted)
+    assert attention.name == "numba" and "torch computes" in attention.note and "36 in float32" in attention.note
     attention.warm_up(36, torch.float32)
     assert attention.name == "torch" and "36" in attention.note
+
+
+def test_queries_of_another_dtype_than_the_cache_go_to_torch_and_the_note_says_so() -> None:
+    attention = NumbaPagedAttention()
+    layer, batch = torch.ones(1, 2, 1, 4, 64, dtype=torch.bfloat16), AttentionBatch.build([1], [4], [[0]], 4)
+    attention.attend(torch.ones(1, 2, 64, dtype=torch.bfloat16), layer, batch, 1.0)
+    assert not attention.note
+    attention.attend(torch.ones(1, 2, 64), layer, batch, 1.0)
+    assert attention.name == "numba" and attention.note.endswith("heads of 64 in float32 over a cache in bfloat16")
 
 
 def test_code_that_computes_nonsense_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +294,7 @@ def test_code_that_computes_nonsense_is_not_used(monkeypatch: pytest.MonkeyPatch
 def test_without_numba_auto_takes_torch_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vtop.kernels.numba_paged", None)
     attention = get_backend("auto")
-    assert attention.name == "torch" and "numba" in attention.note  # type: ignore[attr-defined]
+    assert attention.name == "torch" and attention.note.startswith("numba cannot be imported")
     with pytest.raises(BackendUnavailable, match="install numba, or choose torch"):
         get_backend("numba")
 
@@ -295,7 +305,26 @@ def test_backends_are_refused_on_devices_they_do_not_run_on() -> None:
     with pytest.raises(BackendUnavailable, match="cpu only"):
         get_backend("numba", "cuda")
     assert get_backend("auto", "cpu").name == "numba" and get_backend("auto", "mps").name == "torch"
-    registry.warm_up(get_backend("reference"), 64, torch.float32)  # compiles nothing
+    reference = get_backend("reference")
+    assert registry.warm_up(reference, 64, torch.float32) is reference  # compiles nothing
+
+
+class Choosy(TorchPagedAttention):
+    """Has no kernel for large heads, as the Triton backend."""
+
+    def warm_up(self, head_dim: int, dtype: torch.dtype) -> None:
+        if head_dim > 256:
+            raise BackendUnavailable("choosy", f"head size {head_dim} is above 256; choose torch")
+
+
+def test_what_a_backend_does_not_run_goes_to_torch_unless_it_was_asked_for_by_name() -> None:
+    backend = Choosy()
+    assert registry.warm_up(backend, 256, torch.float32, strict=False) is backend
+    instead = registry.warm_up(backend, 257, torch.float32, strict=False)
+    assert type(instead) is TorchPagedAttention
+    assert instead.note == "choosy cannot be used here: head size 257 is above 256; choose torch"
+    with pytest.raises(BackendUnavailable, match="above 256"):
+        registry.warm_up(backend, 257, torch.float32)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch's OpenMP library is found through /proc")

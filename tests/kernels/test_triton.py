@@ -82,6 +82,8 @@ def cases() -> list[dict[str, Any]]:
     add("fixed chunks", kind="alone", sequences=[(520, 1), (33, 1)], kv_heads=1,
         deterministic=True, tile=128)  # fmt: skip
     add("copy", kind="copy")
+    add("trial", kind="trial")
+    add("trial, fp16", kind="trial", dtype="fp16", head_dim=256)
     add("copy, odd bytes", kind="copy", dtype="bf16", kv_heads=1, block_size=3, head_dim=5)
     return found
 

@@ -128,7 +128,8 @@ def merge_job(capability: int, dim: int, features: str = "all") -> Job:
 def prefill_job(capability: int, dtype: torch.dtype, group: int, dim: int, features: str = "plain", block: int = 16,
                 small: bool = False) -> Job:  # fmt: skip
     windowed, capped, sinks = FEATURES[features]
-    shape = ShapeTable().prefill(dim, dtype, windowed=windowed, small=small, capability=divmod(capability, 10))
+    shape = ShapeTable().prefill(dim, dtype, windowed=windowed, small=small, block_size=block,
+                                 capability=divmod(capability, 10))  # fmt: skip
     constants = {
         "GROUP": group, "PACK": heads_per_program(group, shape.rows), "HEAD_DIM": dim, "DIM": padded(dim),
         "BLOCK": block, "ROWS": shape.rows, "TILE": shape.tile, "WINDOWED": windowed, "CAPPED": capped,
@@ -174,7 +175,8 @@ def jobs(capability: int, quick: bool) -> list[Job]:
     for block in (1, 3, 64, 256):
         found.append(decode_job(capability, bf16, 32, 8, 128, block=block))
         found.append(prefill_job(capability, bf16, 4, 128, block=block))
-    found.append(decode_job(capability, bf16, 71, 1, 64))
+    found += [prefill_job(capability, bf16, 4, 128, "all", block=1), prefill_job(capability, bf16, 8, 256, block=1)]
+    found += [prefill_job(capability, bf16, 3, 64, block=1), decode_job(capability, bf16, 71, 1, 64)]
     found += [merge_job(capability, 64, "plain"), merge_job(capability, 256, "all")]
     return list({job.name: job for job in found}.values())
 

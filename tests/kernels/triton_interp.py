@@ -16,13 +16,18 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from vtop.engine.kv_cache import KVCache
+from vtop.kernels import triton_write
 from vtop.kernels.api import AttentionBatch, allocate_cache
+from vtop.kernels.errors import BackendUnavailable
+from vtop.kernels.registry import block_copy
 from vtop.kernels.triton_paged import TritonPagedAttention
 from vtop.kernels.triton_plan import StaticPlan
 from vtop.kernels.triton_shapes import KernelShape, ShapeTable
@@ -254,9 +259,12 @@ def run_copy(case: Case) -> str:
         wanted, wanted_host = cache.clone(), host.clone()
         for a, b in pairs:
             wanted[b], wanted_host[b] = cache[a], cache[a]
+        pool = KVCache(8, 3, case.kv_heads, case.block_size, case.head_dim, cache.dtype, DEVICE, block_copy(backend))
+        pool.tensor.copy_(cache)
         backend.copy_blocks(cache, host, pairs)
         backend.copy_blocks(cache, cache, pairs)
-        if not (same(cache, wanted) and same(host, wanted_host)):
+        pool.copy(pairs)
+        if not (same(cache, wanted) and same(host, wanted_host) and same(pool.tensor, wanted)):
             return f"wrong after {pairs}"
     try:
         backend.copy_blocks(cache, cache, [(0, 8)])
@@ -265,7 +273,26 @@ def run_copy(case: Case) -> str:
     return "a block that is not there was copied to"
 
 
-RUN = {"attend": run_attend, "static": run_static, "alone": run_alone, "copy": run_copy}
+def run_trial(case: Case) -> str:
+    backend = TritonPagedAttention()
+    backend.try_out(case.head_dim, DTYPES[case.dtype], torch.device(DEVICE))
+    failures: list[tuple[Any, str]] = [
+        (lambda *_: None, "wrong values"),
+        (mock.Mock(side_effect=RuntimeError("Failed to find C compiler.\nPlease specify one")), "find C compiler.);"),
+    ]
+    for write, said in failures:
+        with mock.patch.object(triton_write, "write", write):
+            try:
+                backend.try_out(case.head_dim, DTYPES[case.dtype], torch.device(DEVICE))
+            except BackendUnavailable as error:
+                if said not in error.remedy or "\n" in error.remedy:
+                    return error.remedy
+            else:
+                return f"no error, but {said}"
+    return "ok"
+
+
+RUN = {"attend": run_attend, "static": run_static, "alone": run_alone, "copy": run_copy, "trial": run_trial}
 
 
 def outcome(case: Case) -> str:
