@@ -61,7 +61,7 @@ class Loader:
         found = differences(scenario.config(variant), state)
         workload = scenario.workload(variant)
         blocks, options = to_set(found) if loading.set_options else (None, ())
-        self.app.feed.send(LoadWorkload(workload, None, blocks, options))
+        self.app.feed.send(LoadWorkload(workload, None, blocks, options, scenario.until))
         name, count = f"{scenario.name}:{variant.name}", len(workload.jobs)
         rest = told(found, setting=loading.set_options)
         self.app.say(f"{name}: {count} request{'s' * (count != 1)} to come" + (f"; {rest}" if rest else ""))

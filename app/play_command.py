@@ -111,7 +111,7 @@ def _on_engine(settings: Settings, run: RunArguments, scenario: Scenario, varian
         feed = LiveFeed.of_config(
             config, paused=app_config.paused, steps_per_second=app_config.speed, record=work.record
         )
-        feed.send(LoadWorkload(scenario.workload(variant), options=timed))
+        feed.send(LoadWorkload(scenario.workload(variant), options=timed, until=scenario.until))
         params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
         for request_id, prompt in work.all_prompts(config.seed):
             feed.send(AddRequest(request_id, prompt, params, cache_salt=app_config.cache_salt))

@@ -14,12 +14,12 @@ from rich.text import Text
 from vtop.app.safe_text import clean
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
-from vtop.app.sim_tables import print_tables
+from vtop.app.sim_tables import print_tables, tell_troubles
 from vtop.app.sim_work import limits, own_card
 from vtop.app.terminal import progress_console
 from vtop.engine.cards import Card, find_card
-from vtop.engine.compare import Outcome, Row
-from vtop.engine.measures import Measures, measures
+from vtop.engine.compare import Outcome, rows
+from vtop.engine.measures import Limits, measures
 from vtop.engine.scenario import Scenario, find_scenario
 from vtop.engine.scenario_check import Verdict
 from vtop.engine.scenario_run import ScenarioRun, run_scenario
@@ -28,7 +28,7 @@ FAILED = 1
 
 
 def run_scenario_file(settings: Settings, arguments: SimArguments) -> int:
-    """Run every variant; with --check, 1 when a check fails.
+    """Run every variant; 1 when one of them failed or, with --check, when a check does.
 
     A card and engine options of the command line win over those of the file.
     """
@@ -40,16 +40,17 @@ def run_scenario_file(settings: Settings, arguments: SimArguments) -> int:
         runs, verdicts = run_scenario(
             scenario, card, on_variant=lambda name: status.update(Text(clean(f"simulating {scenario.name}, {name}")))
         )
-    found = {name: measures(run.ledger, bounds) for name, run in runs.items()}
+    outcomes = [_outcome(scenario, run, bounds) for run in runs.values()]
     if arguments.json:
-        print(_json(scenario, card, found, verdicts), flush=True)
+        print(_json(scenario, card, outcomes, verdicts), flush=True)
     else:
-        _print(Console(), scenario, card, found, verdicts)
+        _print(Console(), scenario, card, outcomes, verdicts)
+    code = tell_troubles(outcomes, "variant")
     if arguments.csv is not None:
         from vtop.app.sim_export import write_csv
 
-        write_csv(arguments.csv, [_outcome(name, found[name], run) for name, run in runs.items()])
-    return FAILED if arguments.check and not all(v.holds for v in verdicts) else 0
+        write_csv(arguments.csv, outcomes)
+    return FAILED if arguments.check and not all(v.holds for v in verdicts) else code
 
 
 def _with(scenario: Scenario, given: dict[str, Any]) -> Scenario:
@@ -57,18 +58,17 @@ def _with(scenario: Scenario, given: dict[str, Any]) -> Scenario:
     return replace(scenario, variants=tuple(changed))
 
 
-def _outcome(name: str, found: Measures, run: ScenarioRun) -> Outcome:
-    return Outcome(name, None, 0, found, math.nan, run.ledger.counts.steps)
+def _outcome(scenario: Scenario, run: ScenarioRun, bounds: Limits) -> Outcome:
+    ledger, seed = run.ledger, scenario.config(run.variant).seed
+    found, steps = measures(ledger, bounds), ledger.counts.steps
+    return Outcome(run.variant.name, None, seed, found, math.nan, steps, None, ledger.notes, ledger.refusals)
 
 
-def _print(
-    console: Console, scenario: Scenario, card: Card, found: dict[str, Measures], verdicts: list[Verdict]
-) -> None:
+def _print(console: Console, scenario: Scenario, card: Card, outcomes: list[Outcome], verdicts: list[Verdict]) -> None:
     piped = not console.is_terminal
     console.print(Text(clean(scenario.title), style="bold"), soft_wrap=piped)
     console.print(Text(clean(scenario.look)), soft_wrap=piped)
-    shown = [Row(name, None, 1, values, dict.fromkeys(values, math.nan)) for name, values in found.items()]
-    print_tables(console, shown)
+    print_tables(console, rows(outcomes))
     checks = Table(
         title="checks", title_justify="left", title_style="bold", pad_edge=False, show_header=False, box=None
     )
@@ -80,16 +80,17 @@ def _print(
     console.print(Text(clean(f"{holding} of {len(verdicts)} checks hold on {card.name}")), soft_wrap=piped)
 
 
-def _json(scenario: Scenario, card: Card, found: dict[str, Measures], verdicts: list[Verdict]) -> str:
-    def numbers(values: dict[str, float]) -> dict[str, float | None]:
-        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+def _json(scenario: Scenario, card: Card, outcomes: list[Outcome], verdicts: list[Verdict]) -> str:
+    from vtop.app.sim_export import run_json
 
     return json.dumps(
         {
             "scenario": scenario.name,
             "title": scenario.title,
             "card": card.name,
-            "variants": {name: numbers(values) for name, values in found.items()},
+            "variants": {o.policy: run_json(o, scenario.config(scenario.variant(o.policy))) for o in outcomes},
             "checks": [{"text": v.text, "check": v.expression, "holds": v.holds, "sides": v.sides} for v in verdicts],
-        }
+        },
+        default=str,
+        allow_nan=False,
     )

@@ -72,14 +72,15 @@ class SimArguments:
         _p(
             _OUT,
             "Policies to compare, each with options of the engine, presets too: "
-            "fcfs,priority:aging_rate=1,fcfs:preset=vllm-v1.",
+            "fcfs,priority:aging_rate=1,fcfs:preset=vllm-v1. A value with commas goes in quotes: "
+            "'fair:group_weights=\"a=2,b=1\"'.",
         ),
     ] = None
     seeds: Annotated[int, _p(_OUT, "Workloads per rate; means come with 95 % intervals (default: 1).")] = 1
     workers: Annotated[int | None, _p(_OUT, "Processes (default: one per core).")] = None
     ttft_limit: Annotated[float, _p(_OUT, "Goodput: seconds to the first token (default: 2).")] = 2.0
     tpot_limit: Annotated[float, _p(_OUT, "Goodput: seconds per token after it (default: 0.1).")] = 0.1
-    json: Annotated[bool, _p(_OUT, "Print one JSON object instead of tables.")] = False
+    json: Annotated[bool, _p(_OUT, "Print one JSON object instead of tables; every run has its own config.")] = False
     csv: Annotated[Path | None, _p(_OUT, "Write one line per policy, rate and seed.")] = None
     plot: Annotated[Path | None, _p(_OUT, "Draw into this folder (needs matplotlib: the extra `plots`).")] = None
     tui: Annotated[bool, _p(_OUT, "Watch one run in the app, in virtual time.")] = False

@@ -18,6 +18,7 @@ from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
 from vtop.app.sim_rules import check_together, named
 from vtop.app.sim_tables import print_tables, request_counts, tell_troubles
+from vtop.app.stuck_policy import told_when_stuck
 from vtop.app.terminal import progress_console
 from vtop.engine.compare import Case, Outcome, rows, run_cases
 from vtop.engine.errors import BadValue
@@ -33,7 +34,7 @@ def sim(settings: Settings, arguments: SimArguments) -> int:
             from vtop.app.sim_tui import watch
 
             return watch(settings, arguments)
-        with ended_by_signals():
+        with ended_by_signals(), told_when_stuck():
             return _run(settings, arguments)
     except BadValue as error:
         raise named(error, arguments) from None
@@ -80,13 +81,12 @@ def _compare(settings: Settings, arguments: SimArguments) -> int:
         from vtop.app.plots import check_plots
 
         check_plots(arguments.plot)
-    config = settings.engine_config()
-    cases = sim_work.cases(arguments, config, settings.engine_options())
+    cases = sim_work.cases(arguments, settings.engine_config(), settings.engine_options())
     outcomes = run_with_progress(cases, arguments)
     if arguments.json:
         from vtop.app.sim_export import as_json
 
-        print(as_json(outcomes, config, cases[0].simulation.card), flush=True)
+        print(as_json(cases, outcomes), flush=True)
     else:
         _print(Console(), cases, outcomes)
     code = tell_troubles(outcomes)
@@ -116,6 +116,7 @@ def run_with_progress(cases: Sequence[Case], arguments: SimArguments) -> list[Ou
             limits=limits,
             curves=arguments.plot is not None,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
+            around=told_when_stuck,
         )
 
 

@@ -10,21 +10,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vtop.engine.cards import Card
-from vtop.engine.compare import Outcome, rows
+from vtop.engine.compare import Case, Outcome, rows
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.version import VERSION
 
 
-def as_json(outcomes: Sequence[Outcome], config: EngineConfig, card: Card) -> str:
-    """One object: what ran, every run, and the means over seeds. A number that is not there is null."""
+def as_json(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
+    """One object: what ran, every run, and the means over seeds. A number that is not there is null.
+
+    `config` of a run holds every option of the engine as that run had it; the one at the top those that all runs share.
+    """
+    card = cases[0].simulation.card
+    configs = [case.simulation.config for case in cases]
     data: dict[str, Any] = {
         "version": VERSION,
         "card": card.name,
         "model": card.shape.name,
-        "config": asdict(config),
-        "runs": [_run(outcome) for outcome in outcomes],
+        "config": shared_options(configs),
+        "runs": [
+            {"policy": o.policy, "rate": o.rate, "seed": o.seed, "wall_seconds": o.wall, **run_json(o, config)}
+            for o, config in zip(outcomes, configs, strict=True)
+        ],
         "rows": [
             {
                 "policy": row.policy,
@@ -53,12 +60,16 @@ def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
         raise BadValue("--csv", str(path), f"cannot be written ({error.strerror})") from None
 
 
-def _run(outcome: Outcome) -> dict[str, Any]:
+def shared_options(configs: Sequence[EngineConfig]) -> dict[str, Any]:
+    """The options of the engine that have one value in all of `configs`, which are not empty."""
+    first, *others = map(asdict, configs)
+    return {name: value for name, value in first.items() if all(other[name] == value for other in others)}
+
+
+def run_json(outcome: Outcome, config: EngineConfig) -> dict[str, Any]:
+    """The options of a run, what was told of it, and its measures."""
     return {
-        "policy": outcome.policy,
-        "rate": outcome.rate,
-        "seed": outcome.seed,
-        "wall_seconds": outcome.wall,
+        "config": asdict(config),
         "notes": [{"level": note.level, "text": note.text} for note in outcome.notes],
         "refusals": {code: asdict(refusals) for code, refusals in outcome.refusals.items()},
         **_clean(outcome.measures),

@@ -78,11 +78,14 @@ def request_counts(cases: Sequence[Case]) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-def tell_troubles(outcomes: Sequence[Outcome]) -> int:
-    """Print on stderr what the engine told and what was refused, with its case; the exit code: 1 for a failed case."""
+def tell_troubles(outcomes: Sequence[Outcome], what: str = "policy") -> int:
+    """Print on stderr what the engine told and what was refused, with its case; the exit code: 1 for a failed case.
+
+    `what` is what cases go by: each outcome's `policy` is the name of one.
+    """
     for outcome in outcomes:
         rate = "" if outcome.rate is None else f", rate {outcome.rate:g}"
-        where = f"policy {outcome.policy}{rate}, seed {outcome.seed}"
+        where = f"{what} {outcome.policy}{rate}, seed {outcome.seed}"
         told = [note.text for note in outcome.notes]
         told += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
         for text in told:

@@ -7,6 +7,7 @@ from vtop.app.run_command import check_screen
 from vtop.app.screens.look_bar import Look
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
+from vtop.app.stuck_policy import told_when_stuck
 from vtop.app.work import Work
 from vtop.engine.commands import AddRequest
 from vtop.engine.errors import BadValue
@@ -23,7 +24,9 @@ def watch(settings: Settings, arguments: SimArguments) -> int:
 
     scale = checked_scale(arguments.time_scale)
     if arguments.scenario is None:
-        return run_simulation(settings, _one_case(settings, arguments), scale=scale)
+        with told_when_stuck():
+            simulation = _one_case(settings, arguments)
+        return run_simulation(settings, simulation, scale=scale)
     scenario, variant = scenario_and_variant(arguments.scenario)
     card = own_card(arguments)
     simulation = scenario_simulation(settings, scenario, variant, card)
@@ -58,7 +61,8 @@ def run_simulation(
     """Show a simulation until the person leaves. What cannot be used is said before the screen is there."""
     work = work or Work()
     app_config = settings.app_config()
-    engine = make_engine(simulation, scale)
+    with told_when_stuck():
+        engine = make_engine(simulation, scale)
     check_screen()
     from vtop.app.live_feed import LiveFeed
     from vtop.app.run_app import run_app

@@ -14,12 +14,13 @@ from vtop.app.safe_text import clean
 from vtop.app.sim_arguments import SimArguments
 from vtop.app.sim_rules import NO_MODEL
 from vtop.engine.cards import Card, card_names, find_card
-from vtop.engine.compare import Case, PolicyChoice, parse_policies
+from vtop.engine.compare import Case
 from vtop.engine.config import EngineConfig
 from vtop.engine.cost_model import CostModel, StepLoad
 from vtop.engine.errors import BadValue
 from vtop.engine.measures import Limits
 from vtop.engine.policies import make_policy
+from vtop.engine.policy_choice import PolicyChoice, parse_policies
 from vtop.engine.simulator import Simulation, device_blocks
 from vtop.engine.traces import SHIPPED, open_trace, shipped_trace
 from vtop.engine.workload import Job, Workload

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.events import Note
-from vtop.engine.ledger import Ledger, Refusals, RequestRecord, Sample
-from vtop.engine.live_options import from_text
+from vtop.engine.ledger import Ledger
+from vtop.engine.ledger_records import Refusals, RequestRecord, Sample
 from vtop.engine.measures import Limits, Measures
-from vtop.engine.option_types import check_option
-from vtop.engine.policy_spec import FILE_MARK
 from vtop.engine.processes import run_on_processes
 from vtop.engine.simulator import Simulation, simulate
 
@@ -27,66 +23,6 @@ _T95 = (
 )  # fmt: skip
 _T95_120, _T95_MANY = 1.980, 1.960
 SPANS_OF = 200  # requests at most of which a Gantt chart is kept
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChoice:
-    """A policy with options of its own, as in priority:aging_rate=1."""
-
-    label: str
-    options: dict[str, Any]
-
-    def apply(self, config: EngineConfig, given: Mapping[str, Any] | None = None) -> EngineConfig:
-        """The configuration with this policy. Raises BadValue.
-
-        `given` is what `config` was made of: with it, a preset among the options sets what nobody gave.
-        """
-        return replace(config, **self.options) if given is None else EngineConfig(**{**given, **self.options})
-
-
-_NOT_OF_A_POLICY = {
-    "scheduling_policy": "the name before the first colon is the policy",
-    "seed": "all policies get the same requests; give --seed or --seeds",
-}
-
-
-def parse_policies(text: str) -> list[PolicyChoice]:
-    """`a,b+c,a:option=value:option=value`. Raises BadValue."""
-    choices: list[PolicyChoice] = []
-    for label in filter(None, (part.strip() for part in text.split(","))):
-        file, mark, rest = label.rpartition(FILE_MARK)  # the colon of FILE.py:Class begins no option
-        name, *settings = rest.split(":")
-        options: dict[str, Any] = {"scheduling_policy": file + mark + name}
-        for setting in settings:
-            key, value = _option_of(setting)
-            options[key] = value
-        if any(choice.label == label for choice in choices):
-            # the same run again would count as another seed, and make an interval of no width
-            raise BadValue("--policies", text, f"{label} is given twice; leave one out")
-        choices.append(PolicyChoice(label, options))
-    if not choices:
-        raise BadValue("--policies", text, "give names of policies, as in fcfs,priority,fair")
-    return choices
-
-
-def _option_of(setting: str) -> tuple[str, Any]:
-    key, sign, value = setting.partition("=")
-    key = key.strip().replace("-", "_")
-    if not sign:
-        raise BadValue("--policies", setting, "give NAME:option=value, as in priority:aging_rate=1")
-    known = [f.name for f in fields(EngineConfig)]
-    if key not in known:
-        close = get_close_matches(key, known, n=1)
-        nearest = f"; did you mean {close[0]}?" if close else ""
-        raise BadValue("--policies", setting, f"there is no option {key}{nearest}")
-    if key in _NOT_OF_A_POLICY:
-        raise BadValue("--policies", setting, _NOT_OF_A_POLICY[key])
-    found = from_text(key, value.strip())
-    try:
-        check_option(key, found)
-    except BadValue as error:
-        raise BadValue("--policies", setting, error.remedy) from None
-    return key, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +85,10 @@ def run_cases(
     limits: Limits | None = None,
     curves: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[Outcome]:
     """Run them all, in the order given. `progress(done, total)` counts requests of one case, cases of several.
+    `around` is entered by the main thread of other processes while one runs a case; it must be picklable.
 
     An error of one case (BadValue) is raised. Raises BadValue for no workers.
     """
@@ -172,8 +110,15 @@ def run_cases(
         outcomes[index] = outcome
         told(len(outcomes), len(cases))
 
-    run_on_processes(partial(_run, limits=limits, curves=curves, progress=None), cases, workers, done)
+    run_on_processes(partial(_run_around, around=around, limits=limits, curves=curves), cases, workers, done)
     return [outcomes[i] for i in range(len(cases))]
+
+
+def _run_around(
+    case: Case, around: Callable[[], AbstractContextManager[None]], limits: Limits | None, curves: bool
+) -> Outcome:
+    with around():
+        return _run(case, limits, curves, None)
 
 
 def _run(case: Case, limits: Limits | None, curves: bool, progress: Callable[[int, int], None] | None) -> Outcome:

@@ -3,8 +3,8 @@
 Definitions:
 - TTFT: arrival to first output token. TPOT: mean time per output token after the first. E2E: arrival to end.
 - Percentiles interpolate linearly between the two nearest values; of no values there is none.
-- Recompute tax: tokens that had been computed before (thrown away by preemption, and not found again in the prefix
-  cache), as a share of all tokens computed.
+- Recompute tax: tokens that their sequence had computed (or found in the prefix cache) before, and that a preemption
+  threw away, as a share of all tokens computed. The simulator's `recompute_tax` (measures.py) is the same number.
 - Requests count in the latencies when they ended as they should (stop, length, capacity); an aborted request says
   nothing about speed.
 """
@@ -104,8 +104,7 @@ def e2e(request: RequestView) -> float | None:
 def recompute_tax(state: EngineState) -> float:
     """Share of all computed tokens that had been computed before; 0 when nothing was computed."""
     totals = state.totals
-    again = totals.tokens_lost - totals.resumed_hit_tokens
-    return again / totals.tokens_computed if totals.tokens_computed else 0.0
+    return totals.tokens_recomputed / totals.tokens_computed if totals.tokens_computed else 0.0
 
 
 def summarise(state: EngineState) -> RunSummary:

@@ -2,7 +2,8 @@
 
 A file is TOML:
 
-    title = "…"            look = "what to look at"        card = "rtx4090"        until = 20.0 (seconds, optional)
+    title = "…"            look = "what to look at"        card = "rtx4090"
+    until = 20.0           optional, in seconds: a run ends then, whatever is left; in the app it pauses
     [engine]               options as on the command line, with underscores
     [cost]                 times of the card that differ, such as swap_s_per_block
     [[jobs]]               a series: id, count, at, every, prompt, output, and what is in SERIES

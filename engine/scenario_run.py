@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 
 from vtop.engine.cards import Card
 from vtop.engine.events import Frame
-from vtop.engine.ledger import Ledger, RequestRecord
+from vtop.engine.ledger import Ledger
+from vtop.engine.ledger_records import RequestRecord
 from vtop.engine.measures import LATENCIES, measures, overtakings
 from vtop.engine.metrics import COMPLETED, percentile
 from vtop.engine.scenario import Scenario, Variant

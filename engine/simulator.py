@@ -73,6 +73,7 @@ def build(simulation: Simulation, time_scale: float | None = None) -> WorkloadEn
         replace(config, num_gpu_blocks_override=num_blocks),
         simulation.workload,
         time_scale=time_scale,
+        until=simulation.until,
         clock=clock,
         outputs=LengthOutput(),
         facts=facts,

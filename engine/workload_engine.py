@@ -33,6 +33,8 @@ class WorkloadEngine(LLMEngine):
     arrival, happens now. `hold` and `go_on` tell that nobody steps for a while: no time passes for arrivals.
 
     `patient`: when nobody can go on and nothing will come, a person may still change that; otherwise it is an error.
+
+    `until` is how many seconds of it `workload` has; whoever steps may stop when `take_end` says that they are over.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class WorkloadEngine(LLMEngine):
         *,
         time_scale: float | None = None,
         patient: bool = False,
+        until: float | None = None,
         **more: Any,
     ) -> None:
         super().__init__(executor, config, **more)
@@ -53,12 +56,14 @@ class WorkloadEngine(LLMEngine):
         self._names: set[str] = set()  # of all jobs that ever were loaded
         self._pace: tuple[float, float] | None = None  # (real, virtual) seconds at which the pace began
         self._waits_for: float | None = None  # the arrival until which `not_before` says to wait
+        self._end: tuple[float, str] | None = None  # (`elapsed` when a workload is over, what to say then)
         self._held: float | None = None  # time.monotonic() since which nobody steps
         self._meter = StepMeter()
         if self.virtual is None:
             self.on_frame(self._meter.take)
         if workload is not None:
             self._add_jobs(workload.jobs)
+            self._set_end(workload, until)
 
     @property
     def virtual(self) -> ManualClock | None:
@@ -76,11 +81,12 @@ class WorkloadEngine(LLMEngine):
 
     # --- workloads -----------------------------------------------------------------------------------------------
 
-    def load(self, workload: Workload, stretch: float | None = None) -> float:
+    def load(self, workload: Workload, stretch: float | None = None, until: float | None = None) -> float:
         """Let the jobs of `workload` come from now on, and tell it in a Note. Names that are taken get a number.
 
-        All times are multiplied by `stretch`. None is 1 on a virtual clock; on a real one it is the ratio of a decode
-        step here to one of the scenarios' card. Returns the stretch.
+        All times are multiplied by `stretch`, and so is `until`, after which the workload is over. None is 1 on a
+        virtual clock; on a real one it is the ratio of a decode step here to one of the scenarios' card. Returns the
+        stretch.
         """
         said = ""
         if stretch is None:
@@ -94,8 +100,21 @@ class WorkloadEngine(LLMEngine):
         jobs = stretched(workload.jobs, stretch)
         last = max((job.at for job in jobs), default=0.0)
         self._add_jobs(jobs)
+        self._set_end(workload, None if until is None else until * stretch)
         self.note(ev.Note("info", f"{workload.name}: {len(jobs)} requests over {last:.1f} s{said}"))
         return stretch
+
+    def _set_end(self, workload: Workload, until: float | None) -> None:
+        if until is not None:
+            text = f"{workload.name} ends here, {until:.1f} s after its start; resume to go on"
+            self._end = self.elapsed + until, text
+
+    def take_end(self) -> str:
+        """That a workload is over by its `until` although not all is done, in one line and once; else empty."""
+        if self._end is None or (self.elapsed < self._end[0] and self.has_unfinished_requests()):
+            return ""
+        text, self._end = self._end[1], None
+        return text if self.has_unfinished_requests() else ""
 
     def _add_jobs(self, jobs: tuple[Job, ...]) -> None:
         named = with_free_names(jobs, self._names | self._requests.keys())

@@ -18,7 +18,7 @@ def load_workload(engine: LLMEngine, command: LoadWorkload) -> None:
     """Set the options that come with the workload, then let its jobs come. Raises BadValue."""
     if not isinstance(engine, WorkloadEngine):
         raise BadValue("workload", command.workload.name, "this engine takes single requests only")
-    stretch = engine.load(command.workload, command.stretch)
+    stretch = engine.load(command.workload, command.stretch, command.until)
     if command.num_blocks is not None:
         try:
             engine.resize_pool(command.num_blocks)

@@ -14,6 +14,7 @@ from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
 from vtop.engine.order import Key
 from vtop.engine.policies.base import Move, Policy
+from vtop.engine.policies.user_calls import call_user
 from vtop.engine.policy_spec import FILE_MARK, OPTION
 from vtop.engine.request import Request, SamplingParams, new_request
 
@@ -26,7 +27,8 @@ class UserPolicy(Policy):
     `on_tokens` may return True to have the key of its request asked for again. `urgent = False` on the object keeps it
     out of preempt_for_waiting. A request is to be read, not changed.
     While the policy is being set, a fault raises BadValue, so the old policy stays; later, the request gets a key of
-    zeros (so the policies after this one order it) and the first fault is told.
+    zeros (so the policies after this one order it) and the first fault is told. One that does not return cannot be
+    ended; user_calls.py tells of it.
     """
 
     def __init__(self, spec: str, inner: Any) -> None:
@@ -79,7 +81,7 @@ class UserPolicy(Policy):
 
     def _ask(self, name: str, request: Request) -> Key:
         try:
-            key = _as_key(getattr(self._inner, name)(request))
+            key = _as_key(call_user(self.name, name, getattr(self._inner, name), request))
         except (Exception, SystemExit) as error:
             return self._fault(name, error)
         if self._width is not None and len(key) != self._width:
@@ -91,7 +93,7 @@ class UserPolicy(Policy):
         if hook is None or getattr(hook, "__func__", None) is getattr(Policy, name):
             return None
         try:
-            return hook(*arguments)
+            return call_user(self.name, name, hook, *arguments)
         except (Exception, SystemExit) as error:
             self._fault(name, error)
             return None
@@ -119,9 +121,9 @@ def load_user_policy(spec: str) -> UserPolicy:
     module.__file__ = str(path)
     with _importable(module):
         try:
-            exec(compile(source, str(path), "exec"), module.__dict__)
+            call_user(spec, "loading", exec, compile(source, str(path), "exec"), module.__dict__)
             made = getattr(module, class_name)
-            inner = made() if isinstance(made, type) else None
+            inner = call_user(spec, "__init__", made) if isinstance(made, type) else None
         except AttributeError as error:
             if class_name in module.__dict__:
                 raise BadValue(OPTION, spec, f"{class_name}() failed ({_line(error)})") from error

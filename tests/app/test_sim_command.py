@@ -53,6 +53,29 @@ def test_json_and_csv_say_the_same(capsys: pytest.CaptureFixture[str], tmp_path:
     assert math.isclose(sjf["mean"]["ttft_mean"], mean)
 
 
+def test_weights_of_groups_are_an_option_of_a_policy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, weighted = tmp_path / "runs.csv", 'fair:group_weights="A=9,B=1":max_num_seqs=4'
+    load = ["--rate", "50", "--groups", "A=0.5,B=0.5", "--json", "--csv", str(file)]
+    assert main([*SMALL, *load, "--max-num-seqs", "4", "--policies", f"fair,{weighted}"]) == 0
+    plain, nine = json.loads(capsys.readouterr().out)["runs"]
+    assert nine["policy"] == weighted and nine["config"]["group_weights"] == "A=9,B=1"
+    assert nine["ttft_mean"] != plain["ttft_mean"]
+    assert [line["policy"] for line in csv.DictReader(file.open())] == ["fair", weighted]
+
+
+def test_every_run_in_the_json_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = "fcfs,priority:aging_rate=2:max_num_seqs=8,fcfs:preset=vllm-v0"
+    assert main([*SMALL, "--rate", "5", "--policies", policies, "--seeds", "2", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    found = [(r["config"]["aging_rate"], r["config"]["max_num_seqs"], r["config"]["preset"]) for r in data["runs"]]
+    assert found == [(0.0, 64, "sensible"), (2.0, 8, "sensible"), (0.0, 64, "vllm-v0")] * 2
+    assert [run["config"]["seed"] for run in data["runs"]] == [run["seed"] for run in data["runs"]]
+    shared = data["config"]
+    assert shared["num_gpu_blocks_override"] == 96
+    assert not shared.keys() & {"scheduling_policy", "aging_rate", "max_num_seqs", "preset", "watermark", "seed"}
+    assert all(run["config"].items() >= shared.items() for run in data["runs"])
+
+
 def test_a_shipped_trace_by_name_scaled(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["sim", "--trace", "mooncake-conversation", "--limit", "30", "--scale-length", "1/16", "--json"]
     assert main([*arguments, "--num-gpu-blocks-override", "2048"]) == 0
@@ -136,6 +159,33 @@ def test_a_failing_check_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_
     assert main(["sim", "--scenario", str(file), "--check", "--json"]) == 1
 
 
+def test_refusals_and_notes_of_a_scenario_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    policy, file = tmp_path / "mine.py", tmp_path / "mine.toml"
+    policy.write_text(
+        "class Late:\n    def key(self, request): return 0.0\n"
+        "    def on_tokens(self, request, computed, outputs): raise ValueError('la\\x1b[31mte')\n",
+        encoding="utf-8",
+    )
+    file.write_text(
+        '[engine]\nnum_gpu_blocks_override = 32\n[[jobs]]\nid = "a"\nprompt = 8\noutput = 4\n'
+        '[[jobs]]\nid = "big"\nprompt = 4000\noutput = 4\n[variants.plain]\n'
+        f"[variants.late]\nengine = {{ scheduling_policy = '{policy}:Late', max_num_seqs = 2 }}\n",
+        encoding="utf-8",
+    )
+    assert main(["sim", "--scenario", str(file), "--seed", "3"]) == 1  # as with --policies: what failed is told
+    refused, *late = capsys.readouterr().err.splitlines()
+    assert refused.startswith("vtop: variant plain, seed 3: 1 refused (never-fits), as in: ")
+    assert late[0].startswith("vtop: variant late, seed 3: ") and "on_tokens failed" in late[0]
+    assert "1 refused" in late[1] and "\x1b" not in late[0] and len(late) == 2
+    assert main(["sim", "--scenario", str(file), "--json"]) == 1
+    variants = json.loads(capsys.readouterr().out)["variants"]
+    assert variants["plain"]["notes"] == [] and variants["late"]["notes"][0]["level"] == "error"
+    assert [v["refusals"]["never-fits"]["count"] for v in variants.values()] == [1, 1]
+    assert [v["config"]["max_num_seqs"] for v in variants.values()] == [64, 2]
+    file.write_text(file.read_text(encoding="utf-8").partition("[variants.late]")[0], encoding="utf-8")
+    assert main(["sim", "--scenario", str(file)]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -155,6 +205,9 @@ def test_a_failing_check_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_
         (["--policies", "fcfs:seed=3"], "all policies get the same requests"),
         (["--policies", "fcfs:model=x"], "a simulation runs no model"),
         (["--policies", "fair:preset=vllm-v1"], "preset vllm-v1 has fcfs and priority"),
+        (["--policies", "fair:group_weights=a=2,b=1"], "--policies = 'b=1': begin with a policy; a value that holds"),
+        (["--policies", 'fair:group_weights="a=2,b=1'], 'a " is not closed'),
+        (["--policies", 'fair:group_weights="a=2,b=x"'], "'b=x': write group=weight"),
         (["--policies", "none.py:Mine:aging_rate=1"], "none.py cannot be read"),
         (["--length-error", "-1"], "--length-error = -1.0"),
         (["--trace", "rtx4090", "--limit", "0"], "--limit = 0"),

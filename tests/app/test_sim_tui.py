@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,33 @@ def test_run_until_and_options_work_as_live() -> None:
         assert run.state.options["max_num_seqs"] == 2 and run.state.num_blocks == 40
 
 
+def test_a_run_with_an_end_pauses_there_and_can_go_on() -> None:
+    jobs = tuple(Job(f"j{n}", 0.2 * n, 30, 20) for n in range(20))
+    what = Simulation(Workload("mine/base", jobs), EngineConfig(num_gpu_blocks_override=64), CARD, until=1.0)
+    with threaded(make_engine(what, 0.0)) as run:
+        run.until(lambda s: s.paused)
+        assert 1.0 <= run.state.time < 1.2 and run.state.pause_reason == "end" and run.state.requests
+        told = [e.text for f in run.frames for e in f.events if isinstance(e, ev.Paused)]
+        assert told == ["mine/base ends here, 1.0 s after its start; resume to go on"]
+        run.thread.send(cmd.Resume())
+        run.until(lambda s: s.totals.finished["length"] == 20)
+        assert not run.state.paused
+    with threaded(make_engine(replace(what, until=6.0), 0.0)) as run:  # all is done before
+        run.until(lambda s: s.totals.finished["length"] == 20)
+        run.thread.send(cmd.AddRequest("long", "a b", SamplingParams(max_tokens=600)))
+        run.until(lambda s: s.totals.finished["length"] == 21)
+        assert run.state.time > 7.0 and not any(isinstance(e, ev.Paused) for f in run.frames for e in f.events)
+
+
+def test_the_end_of_a_loaded_workload_is_stretched_too() -> None:
+    with threaded(make_engine(simulation(Job("before", 0.0, 16, 200)), 0.0), paused=True) as run:
+        jobs = tuple(Job(f"j{n}", 0.1 * n, 30, 20) for n in range(20))
+        run.thread.send(cmd.LoadWorkload(Workload("w", jobs), 2.0, until=1.5))
+        run.thread.send(cmd.Resume())
+        run.until(lambda s: s.pause_reason == "end")
+        assert 3.0 <= run.state.time < 3.2 and run.state.requests
+
+
 def test_nobody_can_go_on_is_no_end_of_the_program() -> None:
     engine = make_engine(simulation(Job("a", 0.0, 16, 4)), 0.0)
     engine._scheduler.schedule = lambda now: StepPlan()  # type: ignore[method-assign]
@@ -273,3 +301,22 @@ def test_in_a_terminal(options: tuple[str, ...], shows: str, tmp_path: Path) -> 
         program.press("\x03")
         assert program.wait(15.0) == 130
         assert program.unrestored() == []
+
+
+@pytest.mark.parametrize("options", [("--scenario",), ("sim", "--tui", "--scenario"), ("--on-engine", "--scenario")])
+def test_a_scenario_ends_at_its_until(options: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "until = 0.5\n[engine]\nnum_gpu_blocks_override = 64\n"
+        '[[jobs]]\nid = "j"\ncount = 100\nevery = 0.05\nprompt = 30\noutput = 20\n',
+        encoding="utf-8",
+    )
+    vtop = str(Path(sys.executable).with_name("vtop"))
+    home = {"XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with PtyProgram([vtop, *options, str(file)], columns=120, rows=40, environment=home) as program:
+        screen = PtyScreen(program, 120, 40)
+        screen.until(lambda text: "PAUSED (end)" in text and "mine/base ends here, " in text, 60.0)
+        program.press(" ")
+        screen.until(lambda text: "PAUSED" not in text, 20.0)
+        program.press("\x03")
+        assert program.wait(15.0) == 130

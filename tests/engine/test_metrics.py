@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from vtop.engine import events as ev
+from vtop.engine.cards import find_card
+from vtop.engine.config import EngineConfig
+from vtop.engine.ledger import Ledger
+from vtop.engine.measures import measures
 from vtop.engine.metrics import percentile, recompute_tax, spread, summarise
 from vtop.engine.request import SamplingParams
+from vtop.engine.simulator import Simulation, build
 from vtop.engine.state import EngineState
-from vtop_support.toy_engine import ToyEngine, toy_meta
+from vtop.engine.workload import Job, Workload
+from vtop_support.stub_engine import StubEngine
 
 
 def test_percentiles_interpolate() -> None:
@@ -34,7 +40,7 @@ def test_spread_leaves_out_the_unknown() -> None:
 
 
 def hand_made() -> EngineState:
-    state = EngineState(toy_meta(10))
+    state = EngineState(StubEngine(10).meta)
     arrived = ev.Arrived("a", 0, (0.0,), 1.0, 4, 7, 3)
     state.apply(ev.Frame(0, 0, 1.0, False, [arrived]))
     first: list[ev.AnyEvent] = [
@@ -62,12 +68,12 @@ def test_a_run_by_hand() -> None:
 
 
 def test_an_empty_run_divides_by_nothing() -> None:
-    summary = summarise(EngineState(toy_meta(10)))
+    summary = summarise(EngineState(StubEngine(10).meta))
     assert summary.ttft is None and summary.output_tokens_per_second == 0.0 and summary.recompute_tax == 0.0
 
 
 def test_preemption_is_taxed_and_aborts_are_no_latency() -> None:
-    engine = ToyEngine(12)
+    engine = StubEngine(12)
     state = EngineState(engine.meta)
     engine.on_frame(state.apply)
     for number in range(4):
@@ -83,3 +89,25 @@ def test_preemption_is_taxed_and_aborts_are_no_latency() -> None:
     assert summary.preemptions > 0 and summary.preempted_requests > 0
     assert summary.tokens_lost == sum(r.tokens_lost for r in state.finished)
     assert summary.recompute_tax == recompute_tax(state) == summary.tokens_lost / summary.computed_tokens
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("beam", [None, 4])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"enable_prefix_caching": False}, {"preemption_mode": "hybrid", "num_host_blocks_override": 9}],
+    ids=["cached", "plain", "hybrid"],
+)
+def test_the_summary_and_the_simulator_have_one_tax(n: int, beam: int | None, options: dict[str, object]) -> None:
+    """Samples that return compute the last part of the prompt each, though their request lost it once."""
+    jobs = tuple(Job(f"j{i}", 0.05 * i, 100, 50, n=n, beam_width=beam, prefix=((f"p{i % 2}", 70),)) for i in range(30))
+    config = EngineConfig(num_gpu_blocks_override=60, **options)  # type: ignore[arg-type]
+    engine = build(Simulation(Workload("w", jobs), config, find_card("rtx4090")))
+    ledger, state = Ledger(engine.meta), engine.watch()
+    engine.on_frame(ledger.apply)
+    while engine.has_unfinished_requests():
+        engine.step()
+    engine.flush()
+    found = summarise(state)
+    assert found.preemptions > 0 and found.recompute_tax > 0
+    assert found.recompute_tax == measures(ledger)["recompute_tax"]
