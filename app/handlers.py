@@ -247,8 +247,9 @@ class Handlers:
     def quit(self) -> None:
         state = self.app.pump.live
         alive = len(state.requests) if state is not None else 0
-        if not alive or self.app.troubles.failed:
-            self.app.leave(1 if self.app.troubles.failed else 0)
+        trouble = bool(self.app.troubles.last_words)
+        if not alive or trouble:
+            self.app.leave(1 if trouble else 0)
             return
 
         def done(yes: bool | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from vtop.app.options import AppConfig
+from vtop.app.stuck_policy import told_when_stuck
 from vtop.app.summary import print_summary, summary_json
 from vtop.app.work import Work
 from vtop.engine.config import EngineConfig
@@ -29,6 +30,11 @@ def run_headless(engine_config: EngineConfig, app_config: AppConfig, work: Work,
     """Run everything, print the summary. Returns the exit code: 130 after SIGINT, 1 when a step failed."""
     if work.empty:
         raise BadValue("--headless", "nothing to run", "give --prompt, --prompts FILE or --burst N")
+    with told_when_stuck("Ctrl-C, then once more, ends it"):
+        return _load_and_drive(engine_config, app_config, work, as_json)
+
+
+def _load_and_drive(engine_config: EngineConfig, app_config: AppConfig, work: Work, as_json: bool) -> int:
     console = Console(stderr=True)
     with console.status("loading") as status:
 

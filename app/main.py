@@ -20,7 +20,7 @@ from vtop.app.injector import Injector
 from vtop.app.options import AppConfig
 from vtop.app.pacer import Pacer
 from vtop.app.playing import Playing
-from vtop.app.pump import Pump
+from vtop.app.pump import Pump, fallback_text
 from vtop.app.safe_text import shorten
 from vtop.app.screens.key_bar import KeyBar
 from vtop.app.screens.look_bar import Look, LookBar
@@ -142,6 +142,8 @@ class VtopApp(App[None]):
         self.feed.busy(True)
         self._look_at_loading()
         self.pump.pull()
+        if news := self.pump.news():
+            self.say(news)
         self.troubles.look(began)
         if began >= self._draw_due:
             # what it costs, not how long it takes while other threads and programs want the machine too
@@ -181,6 +183,9 @@ class VtopApp(App[None]):
         if self.feed.meta is not None:
             self.pump.pull()
             self.overview.loaded(self.feed.meta)
+            fallback = fallback_text(self.feed.meta)
+            if fallback:
+                self.say(fallback, "warning")
 
     # --- what is selected --------------------------------------------------------------------------------------
 

@@ -9,11 +9,16 @@ from collections.abc import Callable
 from vtop.app.feed import Feed
 from vtop.app.history import HistoryWriter
 from vtop.app.view import View
-from vtop.engine.events import Frame, Note, Refused
+from vtop.engine.events import Frame, Meta, Note, Paused, Refused
 from vtop.engine.state import EngineState
 
 CHUNK = 32  # frames between two looks at the clock, at most
 KEPT_WHILE_FROZEN = 2000  # frames of the event log that wait for the view to go on
+
+
+def fallback_text(meta: Meta) -> str:
+    """Why attention is not computed by the fastest backend for the device; empty when it is. Not cleaned."""
+    return f"attention by {meta.backend}: {meta.backend_note}" if meta.backend_note else ""
 
 
 class Pump:
@@ -41,6 +46,7 @@ class Pump:
         self._service = view.service
         self._alarms = 0
         self._alarm = ""
+        self._news = ""
         self._kept: deque[Frame] = deque(maxlen=KEPT_WHILE_FROZEN)
 
     def pull(self) -> bool:
@@ -57,6 +63,9 @@ class Pump:
             self.view.state = self.live
             self.view.now = self.live.time
             self.view.touch()
+            fallback = fallback_text(meta)
+            if fallback:
+                self.tell("warning", fallback)
         if not self.feed.pending:
             return False
         began = now = self._monotonic()
@@ -81,6 +90,11 @@ class Pump:
         text, more = self._alarm, self._alarms - 1
         self._alarm, self._alarms = "", 0
         return f"{text} (and {more} more, see the event log)" if more > 0 else text
+
+    def news(self) -> str:
+        """What happened since the last call, is no trouble, and should be a notice all the same; the latest."""
+        text, self._news = self._news, ""
+        return text
 
     def tell(self, level: str, text: str) -> None:
         """Put a line of the program's own into the event log."""
@@ -118,6 +132,8 @@ class Pump:
                 self._alarms, self._alarm = self._alarms + 1, f"request {event.id} refused: {event.message}"
             elif type(event) is Note and event.level == "error":
                 self._alarms, self._alarm = self._alarms + 1, event.text
+            elif type(event) is Paused and event.text:
+                self._news = event.text
         if self.view.frozen:
             self._kept.append(frame)
         else:

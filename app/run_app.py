@@ -56,7 +56,7 @@ def run_app(
             if crash:
                 code = code or 1
             stopped = feed.close(ENGINE_GRACE)
-    last_words = _last_words(app.troubles.failure, crash, stray)
+    last_words = _last_words(app.troubles.last_words, crash, stray)
     if last_words:
         with contextlib.suppress(OSError):
             print(last_words, file=sys.stderr, flush=True)

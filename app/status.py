@@ -11,9 +11,11 @@ STALLED_AFTER = 20  # steps in a row that compute nothing while somebody waits
 
 
 def status_word(live: EngineState | None, status: ThreadStatus) -> str:
-    """LOADING, RUNNING, PAUSED, IDLE, STALLED or FAILED, and why when there is more to say."""
+    """LOADING, RUNNING, PAUSED, IDLE, STALLED, STUCK or FAILED, and why when there is more to say."""
     if status.state == ThreadState.FAILED:
         return "FAILED (stale)"
+    if status.stuck:
+        return "STUCK"
     if live is None:
         return "LOADING"
     if live.paused:

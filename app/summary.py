@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.safe_text import clean
 from vtop.engine.events import Meta
 from vtop.engine.metrics import RunSummary, Spread
 
@@ -22,6 +23,7 @@ def summary_json(summary: RunSummary, meta: Meta, *, interrupted: bool) -> str:
         "device": meta.device,
         "dtype": meta.dtype,
         "backend": meta.backend,
+        "backend_note": meta.backend_note,
         "block_size": meta.block_size,
         "config": meta.config,
         "interrupted": interrupted,
@@ -40,6 +42,7 @@ def print_summary(console: Console, summary: RunSummary, meta: Meta, *, interrup
     facts.add_column()
     rows = [
         ("model", f"{meta.model} on {meta.device}, {meta.dtype}, attention {meta.backend}"),
+        *([("", clean(meta.backend_note))] if meta.backend_note else []),
         ("requests", f"{summary.arrived:,} accepted: {outcomes}"),
         ("tokens", f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output"),
         (

@@ -16,7 +16,10 @@ STRAY_EVERY = 1.0  # seconds between two looks at what libraries wrote
 
 
 class Troubles:
-    """Looked at with every tick. `failure` says in one line why the engine is gone; empty while it is there."""
+    """Looked at with every tick. `failure` says in one line why the engine is gone; empty while it is there.
+
+    `stuck` says likewise which call of a user's policy does not return; the engine can do nothing then, nor be ended.
+    """
 
     def __init__(self, app: VtopApp, stray: StrayOutput | None) -> None:
         self._app = app
@@ -25,16 +28,24 @@ class Troubles:
         self._alarm_due = 0.0
         self._problem = ""
         self.failure = ""
+        self.stuck = ""
 
     @property
     def failed(self) -> bool:
         return bool(self.failure)
+
+    @property
+    def last_words(self) -> str:
+        """What to say when the screen is gone; empty when all is well."""
+        return self.failure or self.stuck
 
     def look(self, now: float) -> None:
         """Tell what is new. `now` is any clock in seconds."""
         status = self._app.feed.status
         if status.state == ThreadState.FAILED and not self.failed:
             self._engine_failed(status.error, status.trace)
+        elif status.stuck != self.stuck and not self.failed:
+            self._policy_stuck(status.stuck)
         if now >= self._alarm_due:
             alarm = self._app.pump.alarm()
             if alarm:
@@ -49,6 +60,14 @@ class Troubles:
             news = self._stray.news()
             if news:
                 self._app.pump.tell("warning", news)
+
+    def _policy_stuck(self, stuck: str) -> None:
+        if not self.stuck:
+            self._app.pump.tell("error", stuck)
+        self.stuck = stuck
+        self._app.overview.banner.say(f"{shorten(stuck, 2000)} | q quits" if stuck else "")
+        self._app.overview.rearrange()
+        self._app.touch()
 
     def _engine_failed(self, error: str, trace: str) -> None:
         where = ""

@@ -98,6 +98,7 @@ class ResetPrefixCache:
 class LoadWorkload:
     """Let the jobs of a workload come, at their times from now on; those that can never run are refused then.
 
+    The engine pauses when `until` seconds of it are over; None: it does not.
     All times are multiplied by `stretch`; None: by how much slower a decode step is here than on the scenarios' card,
     and by 1 in a simulation. Before that the pool gets `num_blocks`, and `options` are set, whose times are multiplied
     too. What of them cannot be set is told, and the jobs come all the same.
@@ -107,6 +108,7 @@ class LoadWorkload:
     stretch: float | None = None
     num_blocks: int | None = None
     options: tuple[SetOption, ...] = ()
+    until: float | None = None
 
 
 Command = (

@@ -116,6 +116,7 @@ class LLMEngine:
             engine_time=self.clock.now(),
             kv_note=self.facts.kv_note,
             fair_at=self._scheduler.policy.fair_at,
+            backend_note=self.facts.backend_note,
         )
 
     # --- requests ------------------------------------------------------------------------------------------------

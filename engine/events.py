@@ -25,6 +25,12 @@ from vtop.engine.block_events import (
     PoolResized as PoolResized,
     PrefixLookup as PrefixLookup,
 )
+from vtop.engine.preempt_events import (
+    GaveWay as GaveWay,
+    Preempted as Preempted,
+    SwappedIn as SwappedIn,
+    SwappedOut as SwappedOut,
+)
 from vtop.engine.reasons import (
     AfterPreemption as AfterPreemption,
     DecodesFirst as DecodesFirst,
@@ -121,73 +127,6 @@ class Scheduled(Event, frozen=True, tag="scheduled"):
     budget: int
     limit: Limit
     seqs: list[int] = msgspec.field(default_factory=list)
-
-
-class Preempted(Event, frozen=True, tag="preempted"):
-    """A running request lost its blocks so that `for_id` could go on (its own id: it gave way itself).
-
-    `tokens_lost` are computed tokens thrown away; `used_before` and `used_after` are blocks of the pool in use;
-    `count` is the how-many-th preemption of this request. `rule` is the victim rule that chose it. `key` is its key in
-    the waiting queue. `rank` and `for_rank` are what the policy compares for victims: the larger gives way first.
-    """
-
-    id: str
-    for_id: str
-    cause: PreemptCause
-    mode: str
-    rule: str
-    key: tuple[float, ...]
-    for_key: tuple[float, ...]
-    blocks_freed: int
-    tokens_lost: int
-    used_before: int
-    used_after: int
-    pool: int
-    count: int
-    rank: tuple[float, ...] = ()
-    for_rank: tuple[float, ...] = ()
-    why: ModeWhy = ModeWhy.MODE
-    swap_seconds: float | None = None  # hybrid: the estimates that were compared
-    recompute_seconds: float | None = None
-
-
-class SwappedOut(Event, frozen=True, tag="swapped-out"):
-    """A running request's K/V moved to the host pool so that `for_id` could go on; nothing that it computed is lost.
-
-    `tables` are its sequences' tables in the host pool, `pairs` the copies (device block, host block), in order.
-    The rest is as in Preempted; `count` counts both.
-    """
-
-    id: str
-    for_id: str
-    cause: PreemptCause
-    rule: str
-    key: tuple[float, ...]
-    for_key: tuple[float, ...]
-    tables: list[list[int]]
-    pairs: list[tuple[int, int]]
-    used_before: int
-    used_after: int
-    pool: int
-    count: int
-    why: ModeWhy = ModeWhy.MODE
-    swap_seconds: float | None = None
-    recompute_seconds: float | None = None
-
-
-class SwappedIn(Event, frozen=True, tag="swapped-in"):
-    """A swapped request runs again: `tables` are its sequences' tables, `pairs` the copies (host, device block).
-
-    `need` blocks were asked of `free`, `watermark` left free.
-    """
-
-    id: str
-    key: tuple[float, ...]
-    tables: list[list[int]]
-    pairs: list[tuple[int, int]]
-    need: int
-    free: int
-    watermark: int = 0
 
 
 class Passed(Event, frozen=True, tag="passed"):
@@ -337,9 +276,13 @@ class StepTimes(Event, frozen=True, tag="step-times"):
 
 
 class Paused(Event, frozen=True, tag="paused"):
-    """The engine stopped between steps. `why` is command, step or the event that a run-until met."""
+    """The engine stopped between steps. `why` is command, step, end or the event that a run-until met.
+
+    `text` says more to a person, in one line: of `end`, which workload has come to its end.
+    """
 
     why: str
+    text: str = ""
 
 
 class Resumed(Event, frozen=True, tag="resumed"):
@@ -428,6 +371,7 @@ class Meta(msgspec.Struct, frozen=True):
     """What a recording or a subscriber must know before the first Frame. First line of a recording.
 
     `unix_time` and `engine_time` are the same instant on the wall clock and the engine's clock (seconds).
+    `backend_note`: why torch computes attention, or some of it, in place of a faster backend; empty when it does not.
     """
 
     schema: int
@@ -447,3 +391,4 @@ class Meta(msgspec.Struct, frozen=True):
     kv_note: str = ""
     num_host_blocks: int = 0
     fair_at: int = -1  # where the counter of a request's group belongs in the order of keys; -1: nowhere
+    backend_note: str = ""

@@ -9,132 +9,27 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from vtop.engine import events as ev
 from vtop.engine.gaps import GapHistogram
+from vtop.engine.ledger_blocks import BLOCK_HANDLERS, BlockLedger
+from vtop.engine.ledger_records import Refusals, RequestRecord, Sample
 from vtop.engine.policy_spec import parse_weights
 
 SERIES_POINTS = 2000  # of a time series, at most; twice as coarse whenever there are more
 MOST_NOTES = 50  # of a run that are kept
 
 
-@dataclass(slots=True)
-class RequestRecord:
-    """A request. Times are engine seconds, None until they happen; tokens are counts over all its samples.
-
-    `deadline` is one that its sender gave; a request that is only timed out has none.
-    """
-
-    id: str
-    number: int
-    arrival: float
-    prompt_tokens: int
-    group: str
-    priority: int
-    samples: int
-    deadline: float | None = None
-    missed: bool = False
-    admitted: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
-    ended: float | None = None
-    reason: str = ""
-    output_tokens: int = 0
-    longest_gap: float = 0.0
-    preemptions: int = 0
-    tokens_lost: int = 0
-    hit_tokens: int = 0
-
-    @property
-    def ttft(self) -> float | None:
-        return None if self.first_token is None else self.first_token - self.arrival
-
-    @property
-    def tpot(self) -> float | None:
-        """Seconds per output token after the first; of several samples, per round of them."""
-        rounds = self.output_tokens / self.samples - 1
-        if self.first_token is None or self.last_token is None or rounds <= 0:
-            return None
-        return (self.last_token - self.first_token) / rounds
-
-    @property
-    def e2e(self) -> float | None:
-        return None if self.ended is None else self.ended - self.arrival
-
-    @property
-    def wait(self) -> float | None:
-        """Seconds from arrival to the first admission."""
-        return None if self.admitted is None else self.admitted - self.arrival
-
-
-@dataclass(slots=True)
-class Sample:
-    """The engine at the end of a step."""
-
-    time: float
-    used: int
-    waiting: int
-    running: int
-    swapped: int
-    preemptions: int  # so far
-    output_tokens: int  # so far
-    service: dict[str, float]  # per group, so far; see Ledger.service
-
-
-@dataclass(slots=True)
-class Refusals:
-    """Requests that were refused for one reason, and the message of the first of them."""
-
-    count: int
-    example: str
-
-
-@dataclass(slots=True)
-class Counts:
-    """Totals. Tokens, blocks and events; seconds for the two times."""
-
-    steps: int = 0
-    computed: int = 0
-    prefill: int = 0  # of the computed ones, those of prompts
-    output: int = 0
-    lost: int = 0
-    preemptions: int = 0
-    swaps: int = 0
-    swapped_out: int = 0
-    swapped_in: int = 0
-    recomputed_victims: Counter[str] = field(default_factory=Counter)  # id -> preemptions by recompute
-    copies: int = 0
-    evictions: int = 0
-    looked_up: int = 0
-    hit: int = 0
-    recomputed: int = 0  # of the computed ones, those that the same sequence had computed or found before
-    looked_up_blocks: int = 0  # blocks of first lookups, the last partial one not counted
-    hit_blocks: int = 0
-    refused: int = 0
-    deadline_misses: int = 0
-    peak_used: int = 0
-    peak_entries: int = 0  # table entries: blocks as if nothing were shared
-    peak_swapped: int = 0
-    peak_waiting: int = 0
-    failed_steps: int = 0
-    busy: float = 0.0
-    swapping: float = 0.0
-    service_gap: float = 0.0  # the most that two groups' service ever differed
-    used_seconds: float = 0.0  # blocks used, integrated over time
-
-
-class Ledger:
+class Ledger(BlockLedger):
     """`apply` takes Frames in order. With `keep_gaps`, every gap between tokens of a request is kept by its id;
     with `keep_spans`, the phases of every request: (from, to, phase)."""
 
     def __init__(self, meta: ev.Meta, *, keep_gaps: bool = False, keep_spans: bool = False) -> None:
+        super().__init__(meta.block_size)
         self.meta = meta
-        self.block_size = meta.block_size
         self.num_blocks = meta.num_blocks
         self.records: list[RequestRecord] = []
-        self.counts = Counts()
         self.gaps = GapHistogram()
         self.gaps_of: dict[str, list[float]] | None = {} if keep_gaps else None
         self.spans: dict[str, list[tuple[float, float, str]]] | None = {} if keep_spans else None
@@ -147,11 +42,7 @@ class Ledger:
         self.contested: dict[str, tuple[float, float]] = {}
         self.started = meta.engine_time
         self.time = meta.engine_time
-        self._alive: dict[str, RequestRecord] = {}
         self._phase: dict[str, tuple[float, str]] = {}
-        self._tables: dict[tuple[str, int], int] = {}  # (id, sequence) -> table entries
-        self._refs: dict[int, int] = {}
-        self._entries = 0
         self._waiting = self._running = self._swapped = 0
         self._stride = 1
         self._frames = 0
@@ -159,18 +50,7 @@ class Ledger:
         self._noted: set[str] = set()
         self._paid: dict[str, int] = {}  # id -> prompt tokens that were counted as service
         self._queued: Counter[str] = Counter()  # group -> requests that wait, preempted and swapped ones too
-        # (id, sequence) -> [tokens computed, the most that ever were]: of groups always, of others once preempted
-        self._again: dict[tuple[str, int], list[int]] = {}
         self._weights = parse_weights(str(meta.config.get("group_weights") or ""))
-
-    @property
-    def used(self) -> int:
-        return len(self._refs)
-
-    @property
-    def entries(self) -> int:
-        """Block table entries of everybody on the device."""
-        return self._entries
 
     @property
     def waiting(self) -> int:
@@ -291,58 +171,6 @@ class Ledger:
             counts.hit_blocks += e.hit // self.block_size
             self._paid[e.id] = e.hit
 
-    def _blocks_taken(self, e: ev.BlocksTaken) -> None:
-        refs = self._refs
-        for block in e.blocks:
-            refs[block] = refs.get(block, 0) + 1
-        key = e.id, e.seq
-        self._tables[key] = self._tables.get(key, 0) + len(e.blocks)
-        self._entries += len(e.blocks)
-        self._peaks()
-        if e.computed and (known := self._again.get(key)) is not None:
-            known[0] = max(known[0], e.computed)
-
-    def _forked(self, e: ev.Forked) -> None:
-        self._blocks_taken(ev.BlocksTaken(e.id, e.blocks, e.child))
-        parent, child = self._again.get((e.id, e.parent)), self._again.get((e.id, e.child))
-        if parent is not None and child is not None:
-            child[:] = parent[0], max(parent[0], child[1])
-
-    def _peaks(self) -> None:
-        counts = self.counts
-        if len(self._refs) > counts.peak_used:
-            counts.peak_used = len(self._refs)
-        if self._entries > counts.peak_entries:
-            counts.peak_entries = self._entries
-
-    def _let_go(self, block: int) -> None:
-        left = self._refs[block] - 1
-        if left:
-            self._refs[block] = left
-        else:
-            del self._refs[block]
-
-    def _blocks_freed(self, e: ev.BlocksFreed) -> None:
-        for block in e.blocks:
-            self._let_go(block)
-        self._tables[e.id, e.seq] -= len(e.blocks)
-        if (known := self._again.get((e.id, e.seq))) is not None:
-            known[0] = 0
-        self._entries -= len(e.blocks)
-
-    def _merged(self, e: ev.Merged) -> None:
-        self._refs[e.into] = self._refs.get(e.into, 0) + 1
-        self._let_go(e.block)
-
-    def _copied(self, e: ev.CopiedOnWrite) -> None:
-        self._refs[e.target] = self._refs.get(e.target, 0) + 1
-        self._let_go(e.source)
-        self.counts.copies += 1
-        self._peaks()
-
-    def _evicted(self, e: ev.Evicted) -> None:
-        self.counts.evictions += len(e.blocks)
-
     def _scheduled(self, e: ev.Scheduled) -> None:
         self.counts.computed += sum(e.tokens)
         if self._again:
@@ -353,19 +181,6 @@ class Ledger:
             if tokens > 1:
                 self.counts.prefill += tokens
                 self._serve_prompt(request_id, tokens)
-
-    def _count_again(self, e: ev.Scheduled) -> None:
-        """Of what is computed, what had been before: from each sequence's place up to the furthest it ever was."""
-        for place, (request_id, tokens) in enumerate(zip(e.ids, e.tokens, strict=True)):
-            key = request_id, e.seqs[place] if e.seqs else 0
-            known = self._again.get(key)
-            if known is None:
-                continue
-            start, most = known
-            self.counts.recomputed += max(0, min(tokens, most - start))
-            known[:] = start + tokens, max(most, start + tokens)
-            if start + tokens >= most and self._alive[request_id].samples == 1:
-                del self._again[key]  # from here on all is new
 
     def _serve_prompt(self, request_id: str, tokens: int) -> None:
         """Prompt tokens count as service once, whatever is computed again."""
@@ -423,10 +238,7 @@ class Ledger:
         counts.swapped_out += len(e.pairs)
         self._running -= 1
         self._swapped += 1
-        for source in _entries(e.pairs, e.tables):
-            self._let_go(source)
-        for index in range(len(e.tables)):
-            self._entries -= self._tables.pop((e.id, index), 0)
+        self._move_out(e)
         self._enter(e.id, "swapped", self._began)
 
     def _swapped_in(self, e: ev.SwappedIn) -> None:
@@ -434,9 +246,7 @@ class Ledger:
         self._leave_queue(self._alive[e.id].group)
         self._running += 1
         self._swapped -= 1
-        for index, table in enumerate(e.tables):
-            if table:
-                self._blocks_taken(ev.BlocksTaken(e.id, table, index))
+        self._move_in(e)
         self._enter(e.id, "decode", self._began)
 
     def _missed(self, e: ev.DeadlineMissed) -> None:
@@ -445,9 +255,7 @@ class Ledger:
 
     def _finished(self, e: ev.Finished) -> None:
         record = self._alive.pop(e.id)
-        for index in range(record.samples):
-            self._tables.pop((e.id, index), None)
-            self._again.pop((e.id, index), None)
+        self._forget_tables(record)
         self._paid.pop(e.id, None)
         phase = self._phase[e.id][1]
         if phase in ("waiting", "preempted", "swapped"):
@@ -482,23 +290,12 @@ class Ledger:
             self.spans.setdefault(request_id, []).append((before[0], now, before[1]))
 
 
-def _entries(pairs: list[tuple[int, int]], tables: list[list[int]]) -> list[int]:
-    """The device blocks that the entries of `tables` (in the host pool) were, as often as they occur."""
-    device = {host: block for block, host in pairs}
-    return [device[block] for table in tables for block in table]
-
-
 _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
+    **BLOCK_HANDLERS,
     ev.Arrived: Ledger._arrived,
     ev.Refused: Ledger._refused,
     ev.Admitted: Ledger._admitted,
     ev.PrefixLookup: Ledger._prefix_lookup,
-    ev.BlocksTaken: Ledger._blocks_taken,
-    ev.BlocksFreed: Ledger._blocks_freed,
-    ev.Forked: Ledger._forked,
-    ev.Merged: Ledger._merged,
-    ev.CopiedOnWrite: Ledger._copied,
-    ev.Evicted: Ledger._evicted,
     ev.Scheduled: Ledger._scheduled,
     ev.Tokens: Ledger._tokens,
     ev.Preempted: Ledger._preempted,

@@ -27,7 +27,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from vtop.engine.ledger import Ledger, RequestRecord
+from vtop.engine.ledger import Ledger
+from vtop.engine.ledger_records import RequestRecord
 from vtop.engine.metrics import COMPLETED, percentile
 
 SHARES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))

@@ -20,7 +20,8 @@ from vtop.engine.cards import Card, find_card, scaled
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.journal import Recording
-from vtop.engine.ledger import Ledger, RequestRecord
+from vtop.engine.ledger import Ledger
+from vtop.engine.ledger_records import RequestRecord
 from vtop.engine.measures import SHARES
 from vtop.engine.metrics import COMPLETED, percentile
 from vtop.engine.simulator import SimResult, Simulation, simulate

@@ -29,7 +29,8 @@ from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.preemption import choose_victims
 from vtop.engine.queues import first
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.scheduler_core import SchedulerCore, StepPass
+from vtop.engine.scheduler_core import SchedulerCore
+from vtop.engine.step_pass import StepPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,19 +305,11 @@ class Scheduler(SchedulerCore):
         """From waiting to running, with blocks and the first chunk."""
         seq, hit = head.computing[0], offer.hit
         free = self.blocks.pool.available
-        resumed = head.admissions > 0
-        self.waiting.remove(head)
-        head.status = RequestStatus.RUNNING
-        head.admissions += 1
-        head.admitted_serial = self._admissions
-        self._admissions += 1
-        if head.first_scheduled is None:
-            head.first_scheduled = step.now
+        resumed = self._leave_waiting(head, step.now)
         head.owed_token = resumed
         head.passed = 0
         self.running.add(head)
         aged = self.policy.on_admit(head, step.now, hit.tokens)
-        self._told_wait = None
         self._events.append(ev.Admitted(head.request_id, head.admitted_serial, resumed, offer.need, free, watermark))
         if aged is not None:
             self._events.append(ev.Promoted(head.request_id, aged.cause, aged.before, aged.after, head.key))

@@ -13,9 +13,8 @@ from vtop.engine import events as ev
 from vtop.engine.beam import Hypothesis
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.scheduler_state import SchedulerState, StepPass
-
-__all__ = ["SchedulerCore", "StepPass"]
+from vtop.engine.scheduler_state import SchedulerState
+from vtop.engine.step_pass import Given, StepPass
 
 
 class SchedulerCore(SchedulerState):
@@ -129,15 +128,8 @@ class SchedulerCore(SchedulerState):
 
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """Take the result of a plan: K/V are written, tokens appended, requests ended."""
-        ids: list[str] = []
-        seqs: list[int] = []
-        tokens: list[int] = []
-        texts: list[str] = []
-        ended: list[tuple[Sequence, FinishReason, str | int | None, str]] = []
+        given = Given(self._capacity)
         beams: list[Request] = []
-        several = False
-        capacity = self.blocks.pool.total * self.blocks.block_size
-        accept = self._outputs.accept
         caching, block_size = self.blocks.prefix_caching, self.blocks.block_size
         counting = bool(self.policy.token_hooks)
         for index, chunk in enumerate(plan.chunks):
@@ -150,9 +142,7 @@ class SchedulerCore(SchedulerState):
                 self._count_service(chunk, sampled is not None)
             if sampled is None:
                 continue
-            given = [(seq, sampled)]
-            if chunk.forks:
-                given += self._fork(seq, chunk.forks, output.forked[index])
+            forked = self._fork(seq, chunk.forks, output.forked[index]) if chunk.forks else []
             request = seq.request
             request.owed_token = False
             if request.beam is not None:
@@ -160,23 +150,38 @@ class SchedulerCore(SchedulerState):
                 if len(request.beam_found) == len(request.beam_order):
                     beams.append(request)
                 continue
-            for one, token in given:
-                one.token_ids.append(token.token_id)
-                accepted = accept(one, token)
-                ids.append(request.request_id)
-                seqs.append(one.index)
-                tokens.append(token.token_id)
-                texts.append(accepted.text)
-                several = several or one.index > 0
-                if accepted.finish is not None:
-                    ended.append((one, accepted.finish, accepted.stop_reason, ""))
-                elif len(one.token_ids) > capacity:
-                    ended.append((one, FinishReason.CAPACITY, None, self._capacity_message(one)))
-        if ids:
-            self._events.append(ev.Tokens(ids, tokens, texts, seqs if several else []))
+            self._accept(given, [(seq, sampled), *forked])
+        self._tell_tokens(given)
         for request in beams:
             beam_steps.take(self, request)
-        for seq, reason, stop_reason, message in ended:
+        self._end(given)
+
+    @property
+    def _capacity(self) -> int:
+        """Tokens that fit in the whole pool."""
+        return self.blocks.pool.total * self.blocks.block_size
+
+    def _accept(self, given: Given, tokens: list[tuple[Sequence, SampledToken]]) -> None:
+        """Append tokens to their sequences, and note which of them end with theirs."""
+        for seq, sampled in tokens:
+            seq.token_ids.append(sampled.token_id)
+            accepted = self._outputs.accept(seq, sampled)
+            given.ids.append(seq.request.request_id)
+            given.seqs.append(seq.index)
+            given.tokens.append(sampled.token_id)
+            given.texts.append(accepted.text)
+            if accepted.finish is not None:
+                given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
+            elif len(seq.token_ids) > given.capacity:
+                given.ended.append((seq, FinishReason.CAPACITY, None, self._capacity_message(seq)))
+
+    def _tell_tokens(self, given: Given) -> None:
+        if given.ids:
+            seqs = given.seqs if any(given.seqs) else []
+            self._events.append(ev.Tokens(given.ids, given.tokens, given.texts, seqs))
+
+    def _end(self, given: Given) -> None:
+        for seq, reason, stop_reason, message in given.ended:
             self.end_sequence(seq, reason, stop_reason=stop_reason, message=message)
 
     def end_sequence(

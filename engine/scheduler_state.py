@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from vtop.engine import events as ev
 from vtop.engine.block_manager import BlockManager, PrefixHit
 from vtop.engine.config import EngineConfig
-from vtop.engine.executor import Chunk, ExecutorRates, StepPlan
+from vtop.engine.executor import ExecutorRates, StepPlan
+from vtop.engine.order import Key
 from vtop.engine.output_processor import OutputProcessor
 from vtop.engine.policies import Move, make_policy
 from vtop.engine.preemption import Choice, make_preemption_mode, make_victim_rule
 from vtop.engine.queues import WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
+from vtop.engine.step_pass import StepPass
 
 _LIMITS: dict[type[ev.Reason], ev.Limit] = {
     ev.NeedsBlocks: ev.Limit.BLOCKS,
@@ -23,30 +24,6 @@ _LIMITS: dict[type[ev.Reason], ev.Limit] = {
     ev.SwappedFirst: ev.Limit.SWAPPED,
     ev.DecodesFirst: ev.Limit.DECODES,
 }
-
-
-@dataclass(slots=True)
-class StepPass:
-    """What one call of `schedule` has decided so far."""
-
-    now: float
-    left: int  # tokens left of the budget
-    chunks: dict[Request, list[Chunk]] = field(default_factory=dict)
-    copies: dict[Request, list[tuple[int, int]]] = field(default_factory=dict)  # (source, target) blocks
-    swap_out: list[tuple[int, int]] = field(default_factory=list)  # (device, host) blocks
-    swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host, device) blocks
-    returned: set[Request] = field(default_factory=set)  # swapped in
-    victim: Request | None = None  # the first one preempted in this pass
-    limit: ev.Limit = ev.Limit.NONE
-
-    def add(self, request: Request, chunk: Chunk) -> None:
-        self.left -= chunk.num_tokens
-        self.chunks.setdefault(request, []).append(chunk)
-
-    def give_back(self, request: Request) -> None:
-        """The request was preempted: what it was given in this pass is there again."""
-        self.left += sum(chunk.num_tokens for chunk in self.chunks.pop(request, ()))
-        self.copies.pop(request, None)
 
 
 class SchedulerState:
@@ -137,36 +114,24 @@ class SchedulerState:
     ) -> None:
         """From running to waiting; what it computed is thrown away."""
         pool = self.blocks.pool
-        used_before = pool.used
-        computed = [seq.num_computed for seq in victim.sequences if seq.blocks]
-        lost = (
-            sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
-            if len(computed) > 1
-            else sum(computed)
-        )
-        if step is not None:
-            step.give_back(victim)
-            step.victim = step.victim or victim
-        self.running.remove(victim)
-        self._told_skipped.discard(victim)
-        for_key = needy.key
-        rank, for_rank = self.policy.rank(victim), self.policy.rank(needy)
+        used_before, for_key = pool.used, needy.key
+        lost = self._tokens_lost(victim)
+        rule, rank, for_rank = self._chosen_by(victim, needy)
+        self._leave_running(victim, step)
         for seq in victim.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
         victim.status = RequestStatus.WAITING
-        victim.preemptions += 1
-        victim.owed_token = False
         victim.beam_found = {}
         self.policy.on_preempt(victim, self.now)
-        victim.key = self.policy.key(victim)
-        self.waiting.push(victim)
+        victim.key = self._returning_key(victim)
+        self._requeue(victim, step)
         self._events.append(
             ev.Preempted(
                 id=victim.request_id,
                 for_id=needy.request_id,
                 cause=cause,
                 mode="recompute",
-                rule=self.victim_rule.name,
+                rule=rule,
                 key=victim.key,
                 for_key=for_key,
                 blocks_freed=used_before - pool.used,
@@ -183,22 +148,57 @@ class SchedulerState:
             )
         )
 
+    def _tokens_lost(self, victim: Request) -> int:
+        """Computed tokens that a preemption throws away; the prompt of several samples was computed once."""
+        computed = [seq.num_computed for seq in victim.sequences if seq.blocks]
+        if len(computed) <= 1:
+            return sum(computed)
+        return sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
+
+    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
+        """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
+        return self.victim_rule.name, self.policy.rank(victim), self.policy.rank(needy)
+
+    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
+        if step is not None:
+            step.give_back(victim)
+            step.victim = step.victim or victim
+        self.running.remove(victim)
+        self._told_skipped.discard(victim)
+        victim.preemptions += 1
+        victim.owed_token = False
+
+    def _returning_key(self, victim: Request) -> Key:
+        """Its key in `waiting` after a preemption."""
+        return self.policy.key(victim)
+
+    def _requeue(self, victim: Request, step: StepPass | None) -> None:
+        self.waiting.push(victim)
+
+    def _leave_waiting(self, request: Request, now: float) -> bool:
+        """It is admitted; the caller puts it into `running`. Returns whether it had been admitted before."""
+        self.waiting.remove(request)
+        request.status = RequestStatus.RUNNING
+        resumed = request.admissions > 0
+        request.admissions += 1
+        request.admitted_serial = self._admissions
+        self._admissions += 1
+        if request.first_scheduled is None:
+            request.first_scheduled = now
+        self._told_wait = None
+        return resumed
+
     def _swap_out(
         self, step: StepPass, victim: Request, needy: Request, cause: ev.PreemptCause, choice: Choice
     ) -> None:
         """From running to swapped; what it computed moves to the host pool."""
         pool = self.blocks.pool
         used_before, for_key = pool.used, needy.key
-        step.give_back(victim)
-        step.victim = step.victim or victim
-        self.running.remove(victim)
-        self._told_skipped.discard(victim)
+        self._leave_running(victim, step)
         pairs = self.blocks.swap_out(victim)
         step.swap_out += pairs
         self._told_host_full = False
         victim.status = RequestStatus.SWAPPED
-        victim.preemptions += 1
-        victim.owed_token = False
         self.policy.on_preempt(victim, self.now)
         victim.key = self.policy.key(victim)
         self.swapped.push(victim)

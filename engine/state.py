@@ -5,24 +5,19 @@ The live view, a recording, a replay and the audit all read this. Nothing here a
 
 from __future__ import annotations
 
-import copy
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.order import Key, order_key
 from vtop.engine.request import Phase, RequestStatus
-from vtop.engine.state_blocks import FREE, BlockHolders
+from vtop.engine.state_block_fold import BLOCK_HANDLERS, BlockFold
+from vtop.engine.state_blocks import FREE
 from vtop.engine.views import Move, Moves, RequestView, SequenceView, StepView, Told, Totals
 
 __all__ = ["FREE", "EngineState", "Move", "Moves", "RequestView", "SequenceView", "StepView", "Told", "Totals"]
 
-KEEP_FINISHED = 1000
-KEEP_REFUSED = 200
 
-
-class EngineState(BlockHolders):
+class EngineState(BlockFold):
     """Fold of Frames.
 
     `hashed` marks blocks whose content can be hit; cached ones are those that nobody holds.
@@ -32,77 +27,6 @@ class EngineState(BlockHolders):
     target block), `copied` is copies on write, each of the latest step that had any.
     `waiting` maps id to view; `running` is in policy order (by key). Finished requests are kept up to a bound.
     """
-
-    def __init__(self, meta: ev.Meta, keep_finished: int = KEEP_FINISHED) -> None:
-        super().__init__(meta.num_blocks, meta.num_host_blocks)
-        self.meta = meta
-        self.block_size = meta.block_size
-        self.requests: dict[str, RequestView] = {}  # alive ones
-        self.waiting: dict[str, RequestView] = {}
-        self.running: dict[str, RequestView] = {}
-        self.swapped: dict[str, RequestView] = {}
-        self.moved_out, self.moved_in, self.copied = Moves(), Moves(), Moves()
-        self.finished: deque[RequestView] = deque(maxlen=keep_finished)
-        self.refused: deque[ev.Refused] = deque(maxlen=KEEP_REFUSED)
-        self.blocked_head: str | None = None
-        self.options: dict[str, Any] = dict(meta.config)  # as they are now, after live switches
-        self.fair_at = meta.fair_at
-        self.counters: dict[str, float] = {}  # virtual token counters by group; what `fair` orders by
-        self.lifts: dict[str, ev.Lifted] = {}  # the latest of each group
-        self.serial = -1
-        self.step = 0
-        self.time = meta.engine_time
-        self.began = meta.engine_time  # when the decisions of the latest Frame were taken
-        self.paused = False
-        self.pause_reason = ""
-        self.speed: float | None = None
-        self.last_step = StepView()
-        self.idle_frames = 0  # steps in a row that computed nothing although somebody waits
-        self.totals = Totals()
-
-    # --- reading -----------------------------------------------------------------------------------------------
-
-    def waiting_order(self) -> list[RequestView]:
-        """Waiting requests, next one first."""
-        return sorted(self.waiting.values(), key=self.order)
-
-    def running_order(self) -> list[RequestView]:
-        """Running requests in policy order."""
-        return sorted(self.running.values(), key=self.order)
-
-    def swapped_order(self) -> list[RequestView]:
-        """Swapped requests, the next one to return first."""
-        return sorted(self.swapped.values(), key=self.order)
-
-    def order(self, request: RequestView) -> Key:
-        """What requests are sorted by now."""
-        return order_key(request.key, request.group, self.fair_at, self.counters)
-
-    def copy(self) -> EngineState:
-        """A state that stands still while this one goes on. Finished requests never change, so they are shared."""
-        still = copy.copy(self)
-        memo: dict[int, Any] = {id(self.meta): self.meta}
-        memo.update((id(view), view) for view in self.finished)
-        for name, value in vars(self).items():
-            setattr(still, name, copy.deepcopy(value, memo))
-        return still
-
-    def find(self, request_id: str) -> RequestView | None:
-        """A request by id: alive, or the latest finished one of that id that is still kept."""
-        found = self.requests.get(request_id)
-        if found is None:
-            found = next((r for r in reversed(self.finished) if r.id == request_id), None)
-        return found
-
-    def holders(self, block: int) -> Iterator[tuple[RequestView, int, int]]:
-        """(request, sequence index, logical index) of every table entry that holds `block`."""
-        for request in self.requests.values():
-            for index, seq in enumerate(request.sequences):
-                for logical, held in enumerate(seq.blocks):
-                    if held == block:
-                        yield request, index, logical
-
-    # --- folding -----------------------------------------------------------------------------------------------
 
     def apply(self, frame: ev.Frame) -> None:
         """Take the next Frame. Raises ValueError when a Frame is missing between the last one and this one."""
@@ -183,51 +107,6 @@ class EngineState(BlockHolders):
         view.reason = e.reason
         view.reason_since = self.began
 
-    def _blocks_taken(self, e: ev.BlocksTaken) -> None:
-        view = self.requests[e.id]
-        seq = view.sequences[e.seq]
-        seq.blocks.extend(e.blocks)
-        seq.num_computed = max(seq.num_computed, e.computed)
-        for block in e.blocks:
-            self._hold(view, block)
-
-    def _blocks_freed(self, e: ev.BlocksFreed) -> None:
-        view = self.requests[e.id]
-        seq = view.sequences[e.seq]
-        seq.blocks.clear()
-        seq.num_computed = 0
-        for block in e.blocks:
-            self._let_go(view, block)
-
-    def _prefix_lookup(self, e: ev.PrefixLookup) -> None:
-        view = self.requests[e.id]
-        view.sequences[e.seq].num_computed = e.hit
-        view.hit_tokens += e.hit
-        totals = self.totals
-        if e.resumed:
-            totals.resumed_hit_tokens += e.hit
-        else:
-            totals.looked_up_tokens += e.tokens
-            totals.hit_tokens += e.hit
-
-    def _cached(self, e: ev.Cached) -> None:
-        self.hashed[e.blocks] = True
-
-    def _evicted(self, e: ev.Evicted) -> None:
-        self.hashed[e.blocks] = False
-        self.totals.evictions += len(e.blocks)
-
-    def _cache_reset(self, e: ev.CacheReset) -> None:
-        self.hashed[:] = False
-
-    def _copied_on_write(self, e: ev.CopiedOnWrite) -> None:
-        view = self.requests[e.id]
-        view.sequences[e.seq].blocks[e.logical] = e.target
-        self._hold(view, e.target)
-        self._let_go(view, e.source)
-        self.copied.add(self.step, self.time, view.number, [(e.source, e.target)])
-        self.totals.copies += 1
-
     def _scheduled(self, e: ev.Scheduled) -> None:
         step = self.last_step
         step.budget, step.limit = e.budget, e.limit
@@ -242,7 +121,11 @@ class EngineState(BlockHolders):
             else:
                 step.prefill_tokens += tokens
                 view.phase = Phase.RE_PREFILL if view.preemptions else Phase.PREFILL
+            if seq.most_computed > seq.num_computed:
+                self.totals.tokens_recomputed += min(tokens, seq.most_computed - seq.num_computed)
             seq.num_computed += tokens
+            if seq.num_computed > seq.most_computed:
+                seq.most_computed = seq.num_computed
             view.scheduled_tokens = tokens
             view.reason = None
         self.totals.tokens_computed += step.tokens
@@ -260,62 +143,6 @@ class EngineState(BlockHolders):
         self.last_step.preemptions += 1
         self.totals.preemptions += 1
         self.totals.tokens_lost += e.tokens_lost
-
-    def _swapped_out(self, e: ev.SwappedOut) -> None:
-        view = self.running.pop(e.id)
-        self.swapped[e.id] = view
-        view.status = RequestStatus.SWAPPED
-        view.key, view.preemptions = e.key, e.count
-        view.queued_at = self.began
-        view.scheduled_tokens = 0
-        view.reason = None
-        for seq, table in zip(view.sequences, e.tables, strict=True):
-            for block in seq.blocks:
-                self._let_go(view, block)
-            for block in table:
-                self.host_ref_count[block] += 1
-                self.host_owner[block] = view.number  # blocks are shared inside a request only
-            seq.blocks, seq.host_blocks = [], list(table)
-        self.last_step.preemptions += 1
-        self.totals.preemptions += 1
-        self.moved_out.add(self.step, self.time, view.number, e.pairs)
-        self.totals.swapped_out_blocks += len(e.pairs)
-
-    def _swapped_in(self, e: ev.SwappedIn) -> None:
-        view = self.swapped.pop(e.id)
-        self.running[e.id] = view
-        view.status = RequestStatus.RUNNING
-        view.key, view.reason = e.key, None
-        view.preempted_wait += self.began - view.queued_at
-        for seq, table in zip(view.sequences, e.tables, strict=True):
-            self._free_host(seq)
-            for block in table:
-                self._hold(view, block)
-            seq.blocks = list(table)
-        self.moved_in.add(self.step, self.time, view.number, e.pairs)
-        self.totals.swapped_in_blocks += len(e.pairs)
-
-    def _free_host(self, seq: SequenceView) -> None:
-        for block in seq.host_blocks:
-            self.host_ref_count[block] -= 1
-            if self.host_ref_count[block] == 0:
-                self.host_owner[block] = FREE
-        seq.host_blocks = []
-
-    def _forked(self, e: ev.Forked) -> None:
-        view = self.requests[e.id]
-        parent, child = view.sequences[e.parent], view.sequences[e.child]
-        child.num_tokens, child.num_computed = parent.num_tokens, parent.num_computed
-        child.output_tokens, child.text_parts = list(parent.output_tokens), list(parent.text_parts)
-        child.blocks = list(e.blocks)
-        for block in e.blocks:
-            self._hold(view, block)
-
-    def _merged(self, e: ev.Merged) -> None:
-        view = self.requests[e.id]
-        view.sequences[e.seq].blocks[e.logical] = e.into
-        self._hold(view, e.into)
-        self._let_go(view, e.block)
 
     def _passed(self, e: ev.Passed) -> None:
         for request_id in e.heads:
@@ -395,9 +222,6 @@ class EngineState(BlockHolders):
     def _step_failed(self, e: ev.StepFailed) -> None:
         self.totals.failures += 1
 
-    def _pool_resized(self, e: ev.PoolResized) -> None:
-        self._resize(e.before, e.after)
-
     def _step_times(self, e: ev.StepTimes) -> None:
         self.last_step.times = e
 
@@ -423,24 +247,14 @@ _DECISIONS = frozenset(
 )  # fmt: skip
 
 _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
+    **BLOCK_HANDLERS,
     ev.Arrived: EngineState._arrived,
     ev.Refused: EngineState._refused,
     ev.Admitted: EngineState._admitted,
     ev.Waits: EngineState._waits,
     ev.Skipped: EngineState._skipped,
-    ev.BlocksTaken: EngineState._blocks_taken,
-    ev.BlocksFreed: EngineState._blocks_freed,
-    ev.PrefixLookup: EngineState._prefix_lookup,
-    ev.Cached: EngineState._cached,
-    ev.Evicted: EngineState._evicted,
-    ev.CacheReset: EngineState._cache_reset,
-    ev.CopiedOnWrite: EngineState._copied_on_write,
     ev.Scheduled: EngineState._scheduled,
     ev.Preempted: EngineState._preempted,
-    ev.SwappedOut: EngineState._swapped_out,
-    ev.SwappedIn: EngineState._swapped_in,
-    ev.Forked: EngineState._forked,
-    ev.Merged: EngineState._merged,
     ev.Passed: EngineState._passed,
     ev.GroupService: EngineState._group_service,
     ev.Lifted: EngineState._lifted,
@@ -454,7 +268,6 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.SequenceFinished: EngineState._sequence_finished,
     ev.Finished: EngineState._finished,
     ev.StepFailed: EngineState._step_failed,
-    ev.PoolResized: EngineState._pool_resized,
     ev.StepTimes: EngineState._step_times,
     ev.Paused: EngineState._paused,
     ev.Resumed: EngineState._resumed,

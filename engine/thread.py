@@ -13,13 +13,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.policies.user_calls import stuck_call
 from vtop.engine.workload_engine import WorkloadEngine
 from vtop.engine.workload_loading import load_workload
 
@@ -41,7 +42,10 @@ class ThreadState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatus:
-    """What the thread is doing now. `stage`, `done`, `total` while loading; `error` and `trace` after a failure."""
+    """What the thread is doing now. `stage`, `done`, `total` while loading; `error` and `trace` after a failure.
+
+    `stuck` says in one line which call into a user's policy has not returned for long; else it is empty.
+    """
 
     state: ThreadState
     stage: str = ""
@@ -49,6 +53,7 @@ class ThreadStatus:
     total: int | None = None
     error: str = ""
     trace: str = ""
+    stuck: str = ""
 
 
 class Subscription:
@@ -141,7 +146,8 @@ class EngineThread:
 
     @property
     def status(self) -> ThreadStatus:
-        return self._status
+        stuck = stuck_call(self._thread.ident)
+        return replace(self._status, stuck=stuck) if stuck else self._status
 
     @property
     def meta(self) -> ev.Meta | None:
@@ -274,6 +280,8 @@ class EngineThread:
             self._steps_left -= 1
             if self._steps_left <= 0:
                 self._pause(engine, "step")
+        if isinstance(engine, WorkloadEngine) and (end := engine.take_end()):
+            self._pause(engine, "end", end)
 
     def _publish(self, frame: ev.Frame) -> None:
         self._subscriptions = [s for s in self._subscriptions if not s.closed]
@@ -284,10 +292,10 @@ class EngineThread:
             if met is not None:
                 self._pause(self._engine, str(met.__struct_config__.tag))
 
-    def _pause(self, engine: LLMEngine, why: str) -> None:
+    def _pause(self, engine: LLMEngine, why: str, text: str = "") -> None:
         self._paused, self._steps_left, self._until = True, None, frozenset()
         self._hold(engine)
-        engine.note(ev.Paused(why))
+        engine.note(ev.Paused(why, text))
 
     def _apply(self, engine: LLMEngine, command: cmd.Command) -> None:
         try:

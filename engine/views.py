@@ -51,6 +51,7 @@ class SequenceView:
 
     num_tokens: int
     num_computed: int = 0
+    most_computed: int = 0  # or found in the prefix cache, before any preemption too
     blocks: list[int] = field(default_factory=list)
     host_blocks: list[int] = field(default_factory=list)  # the table while swapped out
     output_tokens: list[int] = field(default_factory=list)
@@ -185,6 +186,7 @@ class Totals:
     finished: Counter[str] = field(default_factory=Counter)
     preemptions: int = 0
     tokens_computed: int = 0
+    tokens_recomputed: int = 0  # of these, what the same sequence had computed or found before
     tokens_lost: int = 0
     output_tokens: int = 0
     peak_used: int = 0

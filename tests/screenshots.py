@@ -1,7 +1,7 @@
 """Draws the README's pictures: `python tests/screenshots.py [folder]` writes SVG files.
 
-The engine is the real one on the bundled model, with a pool small enough for preemptions; `--toy` takes the toy engine
-of the tests instead, which needs no torch.
+The engine runs the bundled model, with a pool small enough for preemptions; with `--stub` it runs the stub of the tests
+instead, which needs no torch.
 """
 
 from __future__ import annotations
@@ -27,31 +27,29 @@ BLOCKS = 160
 PARAMS = SamplingParams(max_tokens=90, temperature=0.7)
 
 
-def make_feed(toy: bool) -> Any:
-    """A feed of the real engine or of the toy one."""
+def make_feed(stub: bool) -> Any:
+    """A feed of an engine with the bundled model or with the stub."""
     from vtop.app.live_feed import LiveFeed
 
-    if not toy:
+    if not stub:
         return LiveFeed.of_config(EngineConfig(num_gpu_blocks_override=BLOCKS, max_num_seqs=24))
 
     def build(progress: Progress) -> Any:
         import time
 
-        import msgspec
-
         from vtop.engine.clock import MonotonicClock
-        from vtop_support.toy_engine import ToyEngine
+        from vtop_support.stub_engine import StubEngine
 
-        engine = ToyEngine(BLOCKS, clock=MonotonicClock(), before_step=lambda step: time.sleep(0.02))
-        engine.meta = msgspec.structs.replace(engine.meta, engine_time=engine.clock.now())
-        return engine
+        return StubEngine(BLOCKS, clock=MonotonicClock(), before_step=lambda step: time.sleep(0.02))
 
     return LiveFeed(EngineThread(build))
 
 
-async def picture(name: str, size: tuple[int, int], theme: str, toy: bool, keys: list[str], ascii: bool = False) -> str:
+async def picture(
+    name: str, size: tuple[int, int], theme: str, stub: bool, keys: list[str], ascii: bool = False
+) -> str:
     """One picture: load, inject, run until something was preempted, pause, press keys."""
-    feed = make_feed(toy)
+    feed = make_feed(stub)
     app = VtopApp(feed, AppConfig(theme=theme, ascii=ascii, mouse=False), model="tiny")
     async with app.run_test(size=size) as pilot:
         while app.pump.live is None:
@@ -96,7 +94,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         size, theme, keys = PICTURES[name]
-        svg = asyncio.run(picture(name, size, theme, "--toy" in sys.argv, keys))
+        svg = asyncio.run(picture(name, size, theme, "--stub" in sys.argv, keys))
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
         print(folder / f"{name}.svg")
 

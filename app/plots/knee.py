@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vtop.app.plots.choice import policies, rates
 from vtop.engine.compare import Outcome
-from vtop.engine.ledger import RequestRecord
+from vtop.engine.ledger_records import RequestRecord
 
 KEPT_UP = 0.9
 DEFINITION = (

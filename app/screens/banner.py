@@ -1,4 +1,4 @@
-"""A line that must not be missed: the engine stopped."""
+"""A line that must not be missed: the engine stopped, or hangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Banner(Static):
         return min(_MOST_ROWS, -(-cells(self._text) // max(1, width - 2))) if self.display else 0
 
     def say(self, text: str) -> None:
-        """Show a line; a narrow screen breaks it."""
+        """Show a line; a narrow screen breaks it. An empty one hides the banner."""
         self._text = text
         self.update(text)
-        self.display = True
+        self.display = bool(text)

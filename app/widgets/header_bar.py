@@ -36,7 +36,7 @@ def fit_fields(fields: Sequence[Field], width: int) -> list[list[Piece]]:
 class HeaderBar(Panel):
     """First line: engine state, model, how it schedules. Second line: step, pool, queues, speed, what limited the step.
 
-    One row high, both are one line.
+    One row high, both are one line. The backend is in the colour of warnings where it stands in for a faster one.
 
     Dropped as it gets narrow, first line: watermark, budget, seats, backend, admission, victim, batching, dtype,
     device, policy, preset, model, vtop; second line: prefix hit rate, preemptions, cap, bar, host pool, limit, tok/s,
@@ -52,7 +52,7 @@ class HeaderBar(Panel):
         self._status = ""
 
     def show(self, view: View, status: str = "") -> None:
-        """`status` begins with LOADING, RUNNING, PAUSED, IDLE, STALLED or FAILED; more may follow."""
+        """`status` begins with LOADING, RUNNING, PAUSED, IDLE, STALLED, STUCK or FAILED; more may follow."""
         if status != self._status:
             self._status = status
             self._version = -1
@@ -103,7 +103,7 @@ class HeaderBar(Panel):
             (2, [(short_id(meta.model, view.ascii, 28), palette.strong)]),
             (4, [(short_id(meta.device, view.ascii, 16), plain)]),
             (5, [(short_id(meta.dtype, view.ascii, 16), plain)]),
-            (9, [(short_id(meta.backend, view.ascii, 16), palette.muted)]),
+            (9, [(short_id(meta.backend, view.ascii, 16), palette.warn if meta.backend_note else palette.muted)]),
             labelled(3, "policy", policy_text(options, view.ascii)),
             labelled(6, "batch", option("batching")),
             labelled(8, "admit", option("admission")),
@@ -212,5 +212,6 @@ def _status_look(status: str, g: Glyphs, palette: Palette) -> tuple[str, Style]:
         "IDLE": (g.idle, palette.muted),
         "LOADING": (g.load, palette.accent),
         "STALLED": (g.stall, palette.alarm),
+        "STUCK": (g.stall, palette.alarm),
         "FAILED": (g.fail, palette.alarm),
     }.get(word, (g.note, palette.muted))

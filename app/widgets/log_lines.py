@@ -213,15 +213,15 @@ _CAUSES = {
 }
 
 
-def _whom(e: ev.Preempted | ev.SwappedOut, ascii: bool) -> str:
+def _whom(e: ev.GaveWay, ascii: bool) -> str:
     return "gave way itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii)}"
 
 
-def _pool(e: ev.Preempted | ev.SwappedOut, g: Glyphs) -> str:
+def _pool(e: ev.GaveWay, g: Glyphs) -> str:
     return f"pool {e.used_before}/{e.pool} {g.arrow} {e.used_after}/{e.pool}"
 
 
-def _mode_why(e: ev.Preempted | ev.SwappedOut) -> str:
+def _mode_why(e: ev.GaveWay) -> str:
     """Why the victim's KV was kept or thrown away, with the estimates that were compared."""
     swap, recompute = duration(e.swap_seconds), duration(e.recompute_seconds)
     compared = f"swap {swap}, recompute {recompute}"
@@ -380,7 +380,8 @@ def _cache_reset(line: Line, e: ev.CacheReset, ascii: bool, g: Glyphs) -> str:
 
 
 def _paused(line: Line, e: ev.Paused, ascii: bool, g: Glyphs) -> str:
-    return f"paused: {short_id(e.why, ascii, 120)}" if e.why else "paused"
+    why = e.text or e.why
+    return f"paused: {short_id(why, ascii, 120)}" if why else "paused"
 
 
 def _resumed(line: Line, e: ev.Resumed, ascii: bool, g: Glyphs) -> str:

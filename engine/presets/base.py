@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,14 @@ from vtop.engine import events as ev
 from vtop.engine.block_manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
+from vtop.engine.executor import Chunk, StepOutput, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.output_processor import OutputProcessor
-from vtop.engine.preemption import Choice
 from vtop.engine.presets.options import PresetOptions
 from vtop.engine.queues import HeapQueue, RunningList
-from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.scheduler_core import SchedulerCore, StepPass
+from vtop.engine.request import Request, RequestStatus
+from vtop.engine.scheduler_core import SchedulerCore
+from vtop.engine.step_pass import Given, StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
 
@@ -103,69 +104,21 @@ class PresetScheduler(SchedulerCore):
 
     def _start(self, request: Request, step: StepPass, need: int, free: int, watermark: int) -> None:
         """From waiting to running, at its end."""
-        self.waiting.remove(request)
-        request.status = RequestStatus.RUNNING
-        resumed = request.admissions > 0
-        request.admissions += 1
-        request.admitted_serial = self._admissions
-        self._admissions += 1
-        if request.first_scheduled is None:
-            request.first_scheduled = step.now
+        resumed = self._leave_waiting(request, step.now)
         key, request.key = request.key, self._running_key(request)
         self.running.add(request)
-        self._told_wait = None
         self.policy.on_admit(request, step.now)
         self._events.append(ev.Admitted(request.request_id, request.admitted_serial, resumed, need, free, watermark))
         if request.key != key:
             self._events.append(ev.Rekeyed([request.request_id], [request.key]))
 
-    def _preempt(
-        self,
-        victim: Request,
-        needy: Request,
-        cause: ev.PreemptCause,
-        step: StepPass | None,
-        choice: Choice | None = None,
-    ) -> None:
-        """Throw the victim's K/V away; it goes to the front of waiting."""
-        pool, for_key = self.blocks.pool, needy.key
-        used = pool.used
-        lost = sum(seq.num_computed for seq in victim.sequences)
-        self._leave_running(victim, step)
-        for seq in victim.sequences:
-            self._tell_freed(seq, self.blocks.free(seq))
-        victim.status = RequestStatus.WAITING
-        self.policy.on_preempt(victim, self.now)
-        victim.key = self._returning_key(victim)
-        self._requeue(victim, step)
-        self._events.append(
-            ev.Preempted(
-                id=victim.request_id,
-                for_id=needy.request_id,
-                cause=cause,
-                mode="recompute",
-                rule="preset",
-                key=victim.key,
-                for_key=for_key,
-                blocks_freed=used - pool.used,
-                tokens_lost=lost,
-                used_before=used,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-            )
-        )
+    def _tokens_lost(self, victim: Request) -> int:
+        """Of several sequences each computes the prompt again by itself."""
+        return sum(seq.num_computed for seq in victim.sequences)
 
-    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
-        if step is not None:
-            step.give_back(victim)
-            step.victim = step.victim or victim
-        self.running.remove(victim)
-        self._told_skipped.discard(victim)
-        victim.preemptions += 1
-
-    def _requeue(self, victim: Request, step: StepPass | None) -> None:
-        self.waiting.push(victim)
+    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
+        """A preset has one rule, which compares no ranks."""
+        return "preset", (), ()
 
     def set_option(self, name: str, value: Any) -> None:
         """Presets fix what their rules read."""
@@ -177,32 +130,16 @@ class PresetScheduler(SchedulerCore):
 
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
-        given: list[tuple[Sequence, SampledToken]] = []
+        given = Given(math.inf if self.options.faithful else self._capacity)
         for index, (chunk, sampled) in enumerate(zip(plan.chunks, output.tokens, strict=True)):
             if chunk.sequence.request.finished:
                 continue  # ended while this step was in flight
             self._written(chunk)
             if sampled is not None:
-                if chunk.forks:
-                    given += self._fork(chunk.sequence, chunk.forks, output.forked[index])
-                given.append((chunk.sequence, sampled))
-        ended: list[tuple[Sequence, FinishReason, str | int | None, str]] = []
-        texts = []
-        for seq, sampled in given:
-            seq.token_ids.append(sampled.token_id)
-            accepted = self._outputs.accept(seq, sampled)
-            texts.append(accepted.text)
-            if accepted.finish is not None:
-                ended.append((seq, accepted.finish, accepted.stop_reason, ""))
-            elif not self.options.faithful and not self.blocks.ever_fits(seq.num_tokens):
-                ended.append((seq, FinishReason.CAPACITY, None, self._capacity_message(seq)))
-        if given:
-            ids = [seq.request.request_id for seq, _ in given]
-            seqs = [seq.index for seq, _ in given]
-            tokens = [sampled.token_id for _, sampled in given]
-            self._events.append(ev.Tokens(ids, tokens, texts, seqs if any(seqs) else []))
-        for seq, reason, stop_reason, message in ended:
-            self.end_sequence(seq, reason, stop_reason=stop_reason, message=message)
+                forked = self._fork(chunk.sequence, chunk.forks, output.forked[index]) if chunk.forks else []
+                self._accept(given, [*forked, (chunk.sequence, sampled)])
+        self._tell_tokens(given)
+        self._end(given)
 
     def _written(self, chunk: Chunk) -> None:
         chunk.sequence.num_computed = chunk.start + chunk.num_tokens

@@ -7,7 +7,7 @@ from vtop.engine.block_manager import PrefixHit
 from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.presets.v1_core import V1Core
 from vtop.engine.request import Request, RequestStatus, Sequence
-from vtop.engine.scheduler_core import StepPass
+from vtop.engine.step_pass import StepPass
 
 
 class V1Scheduler(V1Core):

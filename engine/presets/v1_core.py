@@ -17,7 +17,7 @@ from vtop.engine.preemption import Choice
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.presets.options import PresetOptions
 from vtop.engine.request import FinishReason, Request, Sequence
-from vtop.engine.scheduler_core import StepPass
+from vtop.engine.step_pass import StepPass
 
 
 class V1Core(PresetScheduler):

@@ -1,4 +1,4 @@
-"""The app on a feed of toy Frames: keys, prompt, panels, sizes."""
+"""The app on a feed: keys, prompt, panels, sizes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vtop.engine import events as ev
 from vtop.engine.request import SamplingParams
 from vtop_support.app_driver import running_app, screen_lines, screen_text, settle, until
 from vtop_support.fake_feed import FakeFeed
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 PARAMS = SamplingParams(max_tokens=30)
 
 
 def busy_feed(requests: int = 20, steps: int = 8, blocks: int = 64) -> FakeFeed:
-    feed = FakeFeed(ToyEngine(blocks))
+    feed = FakeFeed(StubEngine(blocks))
     for number in range(1, requests + 1):
         feed.engine.add_request(f"r{number}", "word " * (5 + 7 * number), PARAMS)
     feed.run(steps)
@@ -356,7 +356,7 @@ async def test_engine_failure_is_told_at_once_and_quits_with_1() -> None:
 async def test_stalled_is_marked() -> None:
     feed = FakeFeed()
     feed.engine.add_request("r1", "a b c", PARAMS)
-    feed.engine.free.clear()
+    feed.engine._blocks.pool.allocate(64)  # all of them, for nobody: a fault that no scheduler gets over
     feed.run(25)
     async with running_app(feed) as (app, pilot, _):
         await settle(pilot, app)
@@ -409,11 +409,11 @@ async def test_ascii_means_ascii(key: str) -> None:
 
 
 async def test_a_refused_prompt_is_a_notice() -> None:
-    async with running_app(FakeFeed(ToyEngine(4))) as (app, pilot, _):
+    async with running_app(FakeFeed(StubEngine(4))) as (app, pilot, _):
         await pilot.press("p")
         app.overview.prompt.input.value = "word " * 200
         await pilot.press("enter")
-        await until(pilot, lambda: "request r1 refused: never-fits" in screen_text(app))
+        await until(pilot, lambda: "request r1 refused: prompt tokens = 200: needs 13" in screen_text(app))
         app.pump._take(ev.Frame(app.pump.live.serial + 1, 0, 0.0, False, [ev.Note("error", "[/] no")] * 3))  # type: ignore[union-attr]
         assert app.pump.alarm() == "[/] no (and 2 more, see the event log)" and app.pump.alarm() == ""
 

@@ -1,4 +1,4 @@
-"""A run without a screen, on the toy engine."""
+"""A run without a screen, on an engine without a model."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from vtop.app.burst import Lengths
 from vtop.app.headless import drive
 from vtop.app.options import AppConfig
 from vtop.app.work import Work
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 CONFIG = AppConfig(max_tokens=12)
 
 
 def test_prompts_and_burst_run_to_their_end(capsys: pytest.CaptureFixture[str]) -> None:
     work = Work(["a b c", "", "d e"], burst=6, burst_lengths=Lengths.SHORT)
-    assert drive(ToyEngine(40), CONFIG, work, as_json=False) == 0
+    assert drive(StubEngine(40), CONFIG, work, as_json=False) == 0
     captured = capsys.readouterr()
     assert "8 accepted: 8 length, 1 refused" in captured.out
     assert "TTFT" in captured.out and "KV peak" in captured.out and "recompute tax" in captured.out
@@ -30,17 +31,27 @@ def test_prompts_and_burst_run_to_their_end(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    assert drive(ToyEngine(12), CONFIG, Work(["word " * 60] * 4), as_json=True) == 0
+    assert drive(StubEngine(12), CONFIG, Work(["word " * 60] * 4), as_json=True) == 0
     captured = capsys.readouterr()
     data = json.loads(captured.out)
     assert captured.out.count("\n") == 1 and captured.err == ""
     assert data["outcomes"] == {"length": 4} and data["output_tokens"] == 48 and data["interrupted"] is False
-    assert data["peak_blocks"] == 12 and data["ttft"]["count"] == 4 and data["model"] == "toy"
+    assert data["peak_blocks"] == 12 and data["ttft"]["count"] == 4 and data["model"] == "stub"
     assert 0 <= data["recompute_tax"] < 1
 
 
+def test_a_fallback_of_the_attention_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for as_json in (False, True):
+        engine = StubEngine(40)
+        engine.meta = msgspec.structs.replace(engine.meta, backend_note="no [b]numba[/b] \x1b[31mhere")
+        drive(engine, CONFIG, Work(["a b c"]), as_json=as_json)
+    table, _, line = capsys.readouterr().out.rstrip("\n").rpartition("\n")
+    assert "no [b]numba[/b] ␛[31mhere" in table
+    assert json.loads(line)["backend_note"] == "no [b]numba[/b] \x1b[31mhere"
+
+
 def test_duration_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
-    engine = ToyEngine(40, before_step=lambda n: time.sleep(0.01))
+    engine = StubEngine(40, before_step=lambda n: time.sleep(0.01))
     began = time.monotonic()
     assert drive(engine, AppConfig(max_tokens=100_000), Work(["a b"], duration=0.2), as_json=False) == 0
     assert time.monotonic() - began < 2
@@ -48,7 +59,7 @@ def test_duration_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sigint_gives_the_summary_so_far_and_130(capsys: pytest.CaptureFixture[str]) -> None:
-    engine = ToyEngine(40, before_step=lambda n: time.sleep(0.005))
+    engine = StubEngine(40, before_step=lambda n: time.sleep(0.005))
     interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     interrupt.start()
     before = signal.getsignal(signal.SIGINT)
@@ -62,7 +73,7 @@ def test_sigint_gives_the_summary_so_far_and_130(capsys: pytest.CaptureFixture[s
 
 def test_speed_is_a_cap() -> None:
     began = time.monotonic()
-    drive(ToyEngine(40), AppConfig(max_tokens=10, speed=50), Work(["a b"]), as_json=True)
+    drive(StubEngine(40), AppConfig(max_tokens=10, speed=50), Work(["a b"]), as_json=True)
     assert time.monotonic() - began >= 0.15
 
 
@@ -71,7 +82,7 @@ def test_a_recording_holds_the_run(tmp_path: Path) -> None:
     from vtop.engine.state import EngineState
 
     path = tmp_path / "run.vtop"
-    drive(ToyEngine(40), CONFIG, Work(["a b c"] * 3, record=path), as_json=True)
+    drive(StubEngine(40), CONFIG, Work(["a b c"] * 3, record=path), as_json=True)
     recording = Recording(path)
     state = EngineState(recording.meta)
     for frame in recording.frames():
@@ -84,7 +95,7 @@ def test_a_broken_engine_gives_the_summary_so_far_and_1(capsys: pytest.CaptureFi
         if step == 5:
             raise RuntimeError("no\nmemory")
 
-    assert drive(ToyEngine(40, before_step=break_down), CONFIG, Work(["a b c"]), as_json=True) == 1
+    assert drive(StubEngine(40, before_step=break_down), CONFIG, Work(["a b c"]), as_json=True) == 1
     captured = capsys.readouterr()
     assert captured.err == "vtop: engine stopped: RuntimeError: no memory\n"
     assert json.loads(captured.out)["steps"] == 5

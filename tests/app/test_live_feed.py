@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from vtop.app.live_feed import LiveFeed
 from vtop.engine import commands as cmd
 from vtop.engine.clock import MonotonicClock
@@ -15,13 +13,11 @@ from vtop.engine.journal import Recording
 from vtop.engine.request import SamplingParams
 from vtop.engine.state import EngineState
 from vtop.engine.thread import EngineThread, Progress, ThreadState
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 
-def build(_progress: Progress) -> ToyEngine:
-    engine = ToyEngine(40, clock=MonotonicClock())
-    engine.meta = msgspec.structs.replace(engine.meta, engine_time=engine.clock.now())
-    return engine
+def build(_progress: Progress) -> StubEngine:
+    return StubEngine(40, clock=MonotonicClock())
 
 
 def wait(what: Callable[[], object], seconds: float = 5.0) -> None:
@@ -32,7 +28,7 @@ def wait(what: Callable[[], object], seconds: float = 5.0) -> None:
 
 
 def live(record: Path | None = None) -> LiveFeed:
-    feed = LiveFeed(EngineThread(build), record)  # type: ignore[arg-type]
+    feed = LiveFeed(EngineThread(build), record)
     assert feed.meta is None and feed.status.state is ThreadState.LOADING
     feed.start()
     return feed
@@ -83,4 +79,4 @@ def test_a_recording_that_cannot_be_written_stops_alone(tmp_path: Path) -> None:
 
 
 def test_closing_before_the_start_is_fine() -> None:
-    assert LiveFeed(EngineThread(build)).close(1.0)  # type: ignore[arg-type]
+    assert LiveFeed(EngineThread(build)).close(1.0)

@@ -10,7 +10,6 @@ import threading
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from textual import events
 from textual.pilot import Pilot
@@ -28,7 +27,7 @@ from vtop.engine.request import SamplingParams
 from vtop.engine.thread import EngineThread
 from vtop_support.app_driver import running_app, settle, until
 from vtop_support.fake_feed import FakeFeed
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 
 class Flood:
@@ -43,17 +42,16 @@ class Flood:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        engine = self.feed.engine
+        last = self.feed.frames[-1]
+        serial, step = last.serial, last.step
         began = time.perf_counter()
         while (now := time.perf_counter() - began) < self.seconds:
             while self.frames < now * self.rate:
                 self.frames += 1
-                engine.serial += 1
-                engine.step_number += 1
                 self.feed.frames.append(
                     ev.Frame(
-                        engine.serial - 1,
-                        engine.step_number,
+                        serial + self.frames,
+                        step + self.frames,
                         now,
                         True,
                         [
@@ -68,7 +66,7 @@ class Flood:
 
 
 async def test_a_flood_of_frames_leaves_keys_quick_and_counters_exact() -> None:
-    feed = FakeFeed(ToyEngine(64))
+    feed = FakeFeed(StubEngine(64))
     async with running_app(feed) as (app, pilot, _):
         flood = Flood(feed, 5000, 3.0)
         flood.thread.start()
@@ -114,13 +112,11 @@ async def test_a_huge_paste_is_cut_with_a_notice() -> None:
 
 
 async def test_random_keys_at_full_speed_never_get_stuck() -> None:
-    def build(_progress: object) -> ToyEngine:
-        engine = ToyEngine(40, clock=MonotonicClock())
-        engine.meta = msgspec.structs.replace(engine.meta, engine_time=engine.clock.now())
-        return engine
+    def build(_progress: object) -> StubEngine:
+        return StubEngine(40, clock=MonotonicClock())
 
-    feed = LiveFeed(EngineThread(build))  # type: ignore[arg-type]
-    app = VtopApp(feed, AppConfig(max_tokens=50), model="toy")
+    feed = LiveFeed(EngineThread(build))
+    app = VtopApp(feed, AppConfig(max_tokens=50), model="stub")
     rng = random.Random(7)
     keys = [
         "space",
@@ -160,7 +156,7 @@ async def test_random_keys_at_full_speed_never_get_stuck() -> None:
 
 
 def test_a_long_run_keeps_its_memory() -> None:
-    feed = FakeFeed(ToyEngine(64))
+    feed = FakeFeed(StubEngine(64))
     lines: list[ev.Frame] = []
     pump = Pump(feed, View(), lambda frame: None, budget=60)
     number = 0
@@ -185,7 +181,7 @@ def test_a_long_run_keeps_its_memory() -> None:
 
 
 async def test_ten_thousand_waiting_requests_are_drawn_quickly() -> None:
-    feed = FakeFeed(ToyEngine(64))
+    feed = FakeFeed(StubEngine(64))
     for number in range(10_000):
         feed.engine.add_request(f"r{number}", "a b c d", SamplingParams(max_tokens=5))
     feed.run(2)
@@ -204,7 +200,7 @@ async def test_ten_thousand_waiting_requests_are_drawn_quickly() -> None:
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.06, 0.1])
 async def test_quitting_right_after_the_start(delay: float) -> None:
     for _ in range(4):
-        app = VtopApp(FakeFeed(ToyEngine(64)), model="toy")
+        app = VtopApp(FakeFeed(StubEngine(64)), model="stub")
 
         async def press(pilot: Pilot[Any]) -> None:
             await asyncio.sleep(delay)
@@ -216,7 +212,7 @@ async def test_quitting_right_after_the_start(delay: float) -> None:
 
 
 async def test_idle_costs_nothing() -> None:
-    feed = FakeFeed(ToyEngine(64))
+    feed = FakeFeed(StubEngine(64))
     async with running_app(feed) as (app, pilot, _):
         await settle(pilot, app)
         await pilot.pause(0.3)

@@ -20,7 +20,7 @@ from vtop.app.themes import DEFAULT, load_themes, theme_of
 from vtop.app.view import History
 from vtop.engine.errors import BadValue
 from vtop.engine.state import EngineState
-from vtop_support.toy_engine import toy_meta
+from vtop_support.stub_engine import StubEngine
 
 # --- layout -----------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ def test_the_rate_halves_when_ticks_are_dear_and_recovers() -> None:
 
 
 def test_history_has_a_point_per_span_and_a_bound() -> None:
-    state = EngineState(toy_meta(10))
+    state = EngineState(StubEngine(10).meta)
     history = History(capacity=20)
     writer = HistoryWriter(history, state, span=0.5)
     writer.update(state)

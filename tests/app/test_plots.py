@@ -20,7 +20,7 @@ from vtop.app.sim_arguments import SimArguments
 from vtop.engine.compare import Curves, Outcome, run_cases
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.ledger import RequestRecord, Sample
+from vtop.engine.ledger_records import RequestRecord, Sample
 
 ALL = ["latency.png", "latency.svg", "cdf.png", "timeline.png", "gantt.png", "service.png", "pareto.png"]
 NASTY = r"$\frac{_x^2$ a_b$"

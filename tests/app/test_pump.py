@@ -13,7 +13,7 @@ from vtop.engine import events as ev
 from vtop.engine.request import SamplingParams
 from vtop.engine.state import EngineState
 from vtop_support.fake_feed import FakeFeed
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 
 def plain(value: Any) -> Any:
@@ -30,7 +30,7 @@ def plain(value: Any) -> Any:
 
 
 def busy() -> tuple[FakeFeed, Pump, list[ev.Frame]]:
-    feed = FakeFeed(ToyEngine(30))
+    feed = FakeFeed(StubEngine(30))
     for number in range(10):
         feed.engine.add_request(f"r{number}", "word " * (20 + 5 * number), SamplingParams(max_tokens=40))
     log: list[ev.Frame] = []
@@ -82,8 +82,7 @@ def test_a_long_freeze_keeps_a_bounded_log() -> None:
 
 
 def test_a_pull_ends_in_time_and_leaves_the_rest() -> None:
-    feed, pump, _ = busy()
-    feed.run(400)
+    feed = FakeFeed(StubEngine(30))
     now = 0.0
 
     def clock() -> float:
@@ -92,9 +91,6 @@ def test_a_pull_ends_in_time_and_leaves_the_rest() -> None:
         return now
 
     pump = Pump(feed, View(), lambda frame: None, budget=0.03, monotonic=clock)
-    pump.live = None
-    feed.frames.clear()
-    feed.engine.serial = 0
     for _ in range(400):
         feed.engine.note(ev.Note("info", "x"))
         feed.engine.flush()

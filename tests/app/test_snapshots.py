@@ -13,19 +13,19 @@ from vtop.app.options import AppConfig
 from vtop.engine.request import SamplingParams
 from vtop_support.app_driver import settle, until
 from vtop_support.fake_feed import FakeFeed
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 Compare = Callable[..., bool]
 
 
 def app_of(theme: str = "vtop-dark", ascii: bool = False) -> VtopApp:
-    """The same requests at the same step in every run: the toy engine's clock is made of steps."""
-    feed = FakeFeed(ToyEngine(60))
+    """The same requests at the same step in every run: the engine's clock is made of steps."""
+    feed = FakeFeed(StubEngine(60))
     for number in range(1, 25):
         prompt = " ".join(["tell", "me", "a", "story"] * (3 + number % 7))
         feed.engine.add_request(f"r{number}", prompt, SamplingParams(max_tokens=12 + number % 9))
     feed.run(34)
-    return VtopApp(feed, AppConfig(theme=theme, ascii=ascii), model="toy")
+    return VtopApp(feed, AppConfig(theme=theme, ascii=ascii), model="stub")
 
 
 def shown(*keys: str) -> Callable[[Pilot[None]], Any]:

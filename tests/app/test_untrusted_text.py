@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
 from vtop.app.safe_text import clean
 from vtop.engine.request import SamplingParams
-from vtop_support.app_driver import running_app, screen_lines, screen_text, settle
+from vtop_support.app_driver import running_app, screen_lines, screen_text, settle, until
 from vtop_support.fake_feed import FakeFeed
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 MARKUP = ["[/]", "[/", "x[/red] y", "<s>[INST] hi [/INST]", "[sys:A=B…]", "[@click=app.exit]x[/]", "\x1b[31mred\x1b[0m"]
 WIDE = ["请求-1", "e\u0301te\u0301", "👩\u200d👩\u200d👧", "🇩🇪", "a\tb", "\u202eabc", "مرحبا", "\x9b31m"]
 
 
 def feed_with(ids: list[str]) -> FakeFeed:
-    feed = FakeFeed(ToyEngine(64))
+    feed = FakeFeed(StubEngine(64))
     for request_id in ids:
         feed.engine.add_request(request_id, f"{request_id} asks {request_id}", SamplingParams(max_tokens=20))
     feed.run(3)
@@ -45,6 +46,19 @@ async def test_markup_is_only_text_everywhere(text: str) -> None:
         app.overview.prompt.input.value = text
         await pilot.press("enter")
         await settle(pilot, app)
+
+
+@pytest.mark.parametrize("text", MARKUP)
+async def test_why_attention_is_slow_is_told_once_and_is_only_text(text: str) -> None:
+    feed = feed_with(["a"])
+    feed.meta = msgspec.structs.replace(feed.engine.meta, backend_note=f"numba: {text}")
+    said = clean(f"attention by torch: numba: {text}")
+    async with running_app(feed, size=(320, 50)) as (app, pilot, _):
+        await until(pilot, lambda: screen_text(app).count(said) == 2)  # in the event log, and as a notice
+        app.clear_notifications()
+        feed.run(2)
+        await settle(pilot, app)
+        await until(pilot, lambda: screen_text(app).count(said) == 1)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

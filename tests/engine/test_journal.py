@@ -53,6 +53,14 @@ def test_the_fold_of_the_file_is_the_fold_of_the_run(recorded: tuple[Path, Audit
     assert state.totals == engine.state.totals
 
 
+def test_a_recording_from_before_the_backend_note_is_read(recorded: tuple[Path, AuditedEngine], tmp_path: Path) -> None:
+    meta, *frames = gzip.decompress(recorded[0].read_bytes()).splitlines(keepends=True)
+    assert b',"backend_note":""' in meta
+    old = tmp_path / "old.vtop"
+    old.write_bytes(b"".join((meta.replace(b',"backend_note":""', b""), *frames)))
+    assert Recording(old).meta == Recording(recorded[0]).meta
+
+
 def test_it_is_gzipped_json_lines_with_meta_first(recorded: tuple[Path, AuditedEngine]) -> None:
     lines = gzip.decompress(recorded[0].read_bytes()).splitlines()
     assert msgspec.json.decode(lines[0])["block_size"] == 4

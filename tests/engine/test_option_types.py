@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vtop.engine.compare import parse_policies
 from vtop.engine.config import MOST_BLOCKS, EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.option_types import check_option
+from vtop.engine.policy_choice import parse_policies
 
 WRONG: list[tuple[str, Any, str]] = [
     ("max_num_seqs", "x", "a whole number"),

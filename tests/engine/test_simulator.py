@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vtop.engine.cards import find_card
-from vtop.engine.compare import Case, mean_and_half_width, parse_policies, rows, run_cases, student_t
+from vtop.engine.compare import Case, mean_and_half_width, rows, run_cases, student_t
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.events import BlocksFreed, BlocksTaken, Forked, Frame, Note, PrefixLookup, Scheduled
@@ -19,6 +19,7 @@ from vtop.engine.gaps import GapHistogram
 from vtop.engine.measures import jain, measures, overtakings
 from vtop.engine.metrics import percentile
 from vtop.engine.policies import POLICIES
+from vtop.engine.policy_choice import parse_policies
 from vtop.engine.simulator import Simulation, simulate
 from vtop.engine.workload import Job, Workload
 from vtop.engine.workload_gen import ClosedLoop, Fixed, Poisson, Prefixes, WorkloadSpec, generate

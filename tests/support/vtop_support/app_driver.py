@@ -34,7 +34,7 @@ async def running_app(
 ) -> AsyncIterator[tuple[VtopApp, Pilot[None], FakeFeed]]:
     """The app, painted and started."""
     feed = feed or FakeFeed()
-    app = VtopApp(feed, config, model="toy", **options)
+    app = VtopApp(feed, config, model="stub", **options)
     async with app.run_test(size=size, notifications=True) as pilot:
         await until(pilot, lambda: feed.started)
         yield app, pilot, feed

@@ -1,22 +1,29 @@
-"""A Feed without a thread: commands act at once on a ToyEngine, and steps happen when the test says so."""
+"""A Feed without a thread: commands act at once on an engine, and steps happen when the test says so."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
+
+import msgspec
 
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
+from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue
 from vtop.engine.thread import ThreadState, ThreadStatus
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
+
+TIMES = ev.StepTimes(schedule=0.0002, prepare=0.0005, model=0.016, sample=0.001, commit=0.0004)
 
 
 class FakeFeed:
-    """`sent` keeps every command. `status` and `meta` may be set by the test."""
+    """`sent` keeps every command. `status` and `meta` may be set by the test.
 
-    def __init__(self, engine: ToyEngine | None = None, *, loaded: bool = True) -> None:
-        self.engine = engine or ToyEngine()
+    Steps are told to take TIMES: what they really took is another picture in every run.
+    """
+
+    def __init__(self, engine: LLMEngine | None = None, *, loaded: bool = True) -> None:
+        self.engine = engine or StubEngine()
         self.sent: list[cmd.Command] = []
         self.frames: deque[ev.Frame] = deque()
         self.meta: ev.Meta | None = None
@@ -24,10 +31,13 @@ class FakeFeed:
         self.started = False
         self.problem = ""
         self.closed = False
-        self.paused = False
-        self.engine.on_frame(self.frames.append)
+        self.engine.on_frame(self._take)
         if loaded:
             self.load()
+
+    def _take(self, frame: ev.Frame) -> None:
+        events = [TIMES if isinstance(event, ev.StepTimes) else event for event in frame.events]
+        self.frames.append(msgspec.structs.replace(frame, events=events))
 
     def load(self) -> None:
         self.meta = self.engine.meta
@@ -56,34 +66,40 @@ class FakeFeed:
             self.engine.step()
 
     def send(self, command: cmd.Command) -> None:
+        """Apply a command at once. Pause and speed are only told: nothing runs by itself. Workloads do not come."""
         self.sent.append(command)
+        try:
+            self._apply(command)
+        except BadValue as error:
+            if not isinstance(command, cmd.AddRequest):  # a refusal is told by the engine
+                self.engine.note(ev.Note("error", str(error)))
+        self.engine.flush()
+
+    def _apply(self, command: cmd.Command) -> None:
         engine = self.engine
         match command:
-            case cmd.AddRequest():
-                with contextlib.suppress(BadValue):
-                    engine.add_request(
-                        command.request_id,
-                        command.prompt if isinstance(command.prompt, str) else list(command.prompt),
-                        command.params,
-                        priority=command.priority,
-                        group=command.group,
-                    )
+            case cmd.AddRequest(request_id, prompt, params):
+                ids = prompt if isinstance(prompt, str) else list(prompt)
+                engine.add_request(request_id, ids, params, priority=command.priority, group=command.group)
             case cmd.AbortRequest(request_id):
                 engine.abort_request(request_id)
+            case cmd.ResizePool(num_blocks):
+                engine.resize_pool(num_blocks)
+            case cmd.SetOption(name, value):
+                engine.set_option(name, value)
+            case cmd.SetPriority(request_id, priority):
+                engine.set_priority(request_id, priority)
+            case cmd.ReloadPolicy():
+                engine.reload_policy()
             case cmd.Pause():
                 engine.note(ev.Paused("command"))
-            case cmd.Resume():
+            case cmd.Resume() | cmd.RunUntil():
                 engine.note(ev.Resumed())
             case cmd.Step(count):
                 self.run(count)
                 engine.note(ev.Paused("step"))
             case cmd.SetSpeed(steps_per_second):
                 engine.note(ev.SpeedSet(steps_per_second))
-            case cmd.ResizePool(num_blocks):
-                engine.resize_pool(num_blocks)
-            case cmd.RunUntil():
-                engine.note(ev.Resumed())
-        engine.flush()
 
     def close(self, timeout: float = 1.0) -> bool:
         self.closed = True

@@ -27,7 +27,7 @@ STUB = Path(__file__).with_name("stub_vtop.py")
 
 
 def stub(*options: str) -> list[str]:
-    """Command line of the program with a toy engine."""
+    """Command line of the program with a stub in place of the model."""
     return [sys.executable, str(STUB), *options]
 
 

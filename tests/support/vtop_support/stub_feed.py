@@ -1,45 +1,23 @@
-"""A Feed of the real engine over the stub: commands act at once, and steps happen when the test says so."""
+"""A FakeFeed whose engine is audited after every step, with a pool small enough for preemptions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vtop.engine import commands as cmd
-from vtop.engine import events as ev
-from vtop.engine.errors import BadValue
 from vtop_support.engines import AuditedEngine
 from vtop_support.fake_feed import FakeFeed
 
 
 class StubFeed(FakeFeed):
-    """As FakeFeed; `audited.add` adds requests."""
+    """`audited.add` adds requests."""
 
     def __init__(self, num_blocks: int = 8, **options: Any) -> None:
         self.audited = AuditedEngine(num_blocks, **options)
-        super().__init__(self.audited.engine)  # type: ignore[arg-type]
+        super().__init__(self.audited.engine)
 
     def run(self, steps: int = 1) -> None:
         for _ in range(steps):
             self.audited.step(0.01)
-
-    def send(self, command: cmd.Command) -> None:
-        self.sent.append(command)
-        engine = self.audited.engine
-        try:
-            match command:
-                case cmd.SetOption(name, value):
-                    engine.set_option(name, value)
-                case cmd.SetPriority(request_id, priority):
-                    engine.set_priority(request_id, priority)
-                case cmd.ReloadPolicy():
-                    engine.reload_policy()
-                case cmd.AbortRequest(request_id):
-                    engine.abort_request(request_id)
-                case _:
-                    raise NotImplementedError(command)
-        except BadValue as error:
-            engine.note(ev.Note("error", str(error)))
-        engine.flush()
 
 
 def swapping_feed(**options: Any) -> StubFeed:

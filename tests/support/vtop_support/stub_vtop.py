@@ -1,4 +1,4 @@
-"""The whole program with a ToyEngine in place of the model: `python stub_vtop.py [options]` in a terminal."""
+"""The whole program with a stub in place of the model: `python stub_vtop.py [options]` in a terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 import time
 import warnings
 
-import msgspec
-
 from vtop.app.burst import Lengths
 from vtop.app.injector import Burst, Injector
 from vtop.app.live_feed import LiveFeed
@@ -19,7 +17,7 @@ from vtop.app.run_app import run_app
 from vtop.engine.clock import MonotonicClock
 from vtop.engine.request import SamplingParams
 from vtop.engine.thread import EngineThread, Progress
-from vtop_support.toy_engine import ToyEngine
+from vtop_support.stub_engine import StubEngine
 
 _early_handler = logging.StreamHandler()  # holds the stderr of before the start
 
@@ -53,7 +51,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=400)
     arguments = parser.parse_args()
 
-    def build(progress: Progress) -> ToyEngine:
+    def build(progress: Progress) -> StubEngine:
         until = time.monotonic() + arguments.load_seconds
         done = 0
         while time.monotonic() < until:
@@ -62,8 +60,6 @@ def main() -> int:
             time.sleep(0.05)
         if arguments.fail_load:
             raise OSError("no such weights")
-        engine = ToyEngine(arguments.blocks, clock=MonotonicClock())
-        engine.meta = msgspec.structs.replace(engine.meta, engine_time=engine.clock.now())
 
         def before_step(number: int) -> None:
             time.sleep(10 if number == arguments.slow_at else arguments.step_seconds)
@@ -72,8 +68,7 @@ def main() -> int:
             if number == arguments.noise_at:
                 _noise()
 
-        engine.before_step = before_step
-        return engine
+        return StubEngine(arguments.blocks, clock=MonotonicClock(), before_step=before_step)
 
     def make_feed() -> LiveFeed:
         if arguments.crash_app:
@@ -83,14 +78,14 @@ def main() -> int:
                 raise ZeroDivisionError("the screen broke")
 
             VtopApp._look_at_loading = crash  # type: ignore[method-assign,assignment]
-        feed = LiveFeed(EngineThread(build))  # type: ignore[arg-type]
+        feed = LiveFeed(EngineThread(build))
         params = SamplingParams(max_tokens=arguments.max_tokens)
         if arguments.requests:
             for command in Injector(params).burst(Burst(arguments.requests, Lengths.MIXED, 48, 1, params)):
                 feed.send(command)
         return feed
 
-    return run_app(make_feed, AppConfig(), model="toy")
+    return run_app(make_feed, AppConfig(), model="stub")
 
 
 if __name__ == "__main__":
