@@ -63,9 +63,7 @@ class Pump:
             self.view.state = self.live
             self.view.now = self.live.time
             self.view.touch()
-            fallback = fallback_text(meta)
-            if fallback:
-                self.tell("warning", fallback)
+            self._tell_setup(meta)
         if not self.feed.pending:
             return False
         began = now = self._monotonic()
@@ -84,6 +82,16 @@ class Pump:
             self.view.now = self.live.time
             self.view.touch()
         return True
+
+    def _tell_setup(self, meta: Meta) -> None:
+        for name, note in (("KV pool", meta.kv_note), ("host pool", meta.host_note)):
+            if note:
+                self.tell("info", f"{name}: {note}")
+        if meta.compile_note:
+            self.tell("warning" if meta.compile_note.startswith("not ") else "info", meta.compile_note)
+        fallback = fallback_text(meta)
+        if fallback:
+            self.tell("warning", fallback)
 
     def alarm(self) -> str:
         """What went wrong since the last call and should be a notice: the latest, and how many more."""

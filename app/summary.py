@@ -24,6 +24,9 @@ def summary_json(summary: RunSummary, meta: Meta, *, interrupted: bool) -> str:
         "dtype": meta.dtype,
         "backend": meta.backend,
         "backend_note": meta.backend_note,
+        "compile_note": meta.compile_note,
+        "kv_note": meta.kv_note,
+        "host_note": meta.host_note,
         "block_size": meta.block_size,
         "config": meta.config,
         "interrupted": interrupted,
@@ -42,7 +45,7 @@ def print_summary(console: Console, summary: RunSummary, meta: Meta, *, interrup
     facts.add_column()
     rows = [
         ("model", f"{meta.model} on {meta.device}, {meta.dtype}, attention {meta.backend}"),
-        *([("", clean(meta.backend_note))] if meta.backend_note else []),
+        *[("", clean(note)) for note in (meta.backend_note, meta.compile_note) if note],
         ("requests", f"{summary.arrived:,} accepted: {outcomes}"),
         ("tokens", f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output"),
         (
@@ -60,6 +63,7 @@ def print_summary(console: Console, summary: RunSummary, meta: Meta, *, interrup
             f"{summary.peak_blocks:,} of {summary.num_blocks:,} blocks of {meta.block_size} tokens "
             f"({summary.peak_kv:.0%})",
         ),
+        *([("", clean(meta.kv_note))] if meta.kv_note else []),
     ]
     if summary.failed_steps:
         rows.append(("failures", f"{summary.failed_steps:,} steps failed"))

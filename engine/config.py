@@ -75,7 +75,10 @@ class EngineConfig:
     )
     attention_backend: str = _option("auto", "auto, triton, numba, torch or reference")
     enforce_eager: bool = _option(False, "run decodes without CUDA graphs")
-    compile: bool = _option(False, "compile the model's layers with torch.compile, where there is a compiler")
+    compile: bool = _option(
+        False,
+        "compile the model's layers with torch.compile, where there is a compiler; on cpu in place of cpu_pack_weights",
+    )
 
     block_size: int = _option(16, "tokens per KV block")
     num_gpu_blocks_override: int | None = _option(None, "blocks in the device pool; wins over profiling")

@@ -117,6 +117,8 @@ class LLMEngine:
             kv_note=self.facts.kv_note,
             fair_at=self._scheduler.policy.fair_at,
             backend_note=self.facts.backend_note,
+            host_note=self.facts.host_note,
+            compile_note=self.facts.compile_note,
         )
 
     # --- requests ------------------------------------------------------------------------------------------------

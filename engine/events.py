@@ -371,6 +371,7 @@ class Meta(msgspec.Struct, frozen=True):
     """What a recording or a subscriber must know before the first Frame. First line of a recording.
 
     `unix_time` and `engine_time` are the same instant on the wall clock and the engine's clock (seconds).
+    `kv_note`, `host_note`: how the two pools were sized. `compile_note`: what came of the option `compile`.
     `backend_note`: why torch computes attention, or some of it, in place of a faster backend; empty when it does not.
     """
 
@@ -392,3 +393,5 @@ class Meta(msgspec.Struct, frozen=True):
     num_host_blocks: int = 0
     fair_at: int = -1  # where the counter of a request's group belongs in the order of keys; -1: nowhere
     backend_note: str = ""
+    host_note: str = ""
+    compile_note: str = ""

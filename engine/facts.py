@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class EngineFacts:
     """Told by whoever builds the executor. `max_model_len` in tokens.
 
+    `compile_note` says what came of the option `compile`; empty without it.
     `backend_note` says on one line why torch computes attention, or some of it, in place of a faster backend.
     `kv_note` and `host_note` say how the device pool and the host pool were sized, on one line each.
     """
@@ -23,3 +24,4 @@ class EngineFacts:
     num_host_blocks: int = 0
     host_note: str = ""
     backend_note: str = ""
+    compile_note: str = ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vtop.engine.errors import ModelRefused
-from vtop.engine.model_attention import ATTENTION_NAME, PagedAttention, UnsupportedAttention, register
+from vtop.engine.model_attention import ATTENTION_NAME, PagedAttention, UnsupportedAttention, is_attached, register
 from vtop.engine.model_families import check_config, untold_window
 from vtop.engine.model_limits import end_token_ids, position_limit
 from vtop.kernels.api import AttentionBackend, AttentionBatch, allocate_cache
@@ -126,6 +126,8 @@ def load_model(
 
 
 def _check_kind(model: PreTrainedModel, name: str) -> None:
+    if is_attached(model):
+        raise ModelRefused(name, "another engine serves this model object; close that engine, or load the model again")
     check_config(model.config, name)
     kind = type(model).__name__
     if getattr(model, "_is_stateful", False):

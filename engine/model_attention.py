@@ -132,6 +132,11 @@ class PagedAttention:
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
+def is_attached(model: nn.Module) -> bool:
+    """Whether an engine holds the model's attention."""
+    return any(_BINDING in module.__dict__ for module in model.modules())
+
+
 def paged_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -160,7 +165,7 @@ def paged_attention_forward(
         if value_ is not None and name not in _HARMLESS:
             raise UnsupportedAttention(f"the attention argument {name!r}")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return paged.run(module, query, key, value, scale, sliding_window or None, softcap, s_aux), None
+    return paged.run(module, query, key, value, scale, sliding_window or None, softcap or None, s_aux), None
 
 
 def register() -> None:

@@ -177,6 +177,8 @@ def _pack_gate(parent: nn.Module, packing: Packing, scratch: Scratch, native: bo
         return False
     if "forward" in parent.__dict__ or not all(map(_packable, (gate, up, down))) or not _same_input([gate, up]):
         return False
+    if any(child._forward_hooks or child._forward_pre_hooks for child in parent.children()):
+        return False  # whoever put them there wants them called
     if gate.bias is not None or up.bias is not None or gate.weight.shape != up.weight.shape:
         return False
     both = LinearTask([gate.weight.detach(), up.weight.detach()], [None, None], scratch, gated=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vtop.engine.compile_layers import compile_layers, uncompile
+from vtop.engine.compile_layers import compile_layers, find_compiler, uncompile
 from vtop.engine.config import EngineConfig
 from vtop.engine.cuda_graphs import CudaCapture, DecodeGraphs, GraphOptions, capture, graph_memory
 from vtop.engine.errors import BadValue
@@ -309,7 +309,10 @@ def build_executor(
     except BackendUnavailable as error:
         raise BadValue("attention_backend", config.attention_backend, error.remedy) from None
     progress("checking the model", 0, None)
-    packing = pack_model(model.eval()) if config.cpu_pack_weights and device.type == "cpu" else None
+    # layers to be compiled are left as torch knows them: our kernels would cut every graph into pieces
+    compiling = config.compile and find_compiler() is not None
+    pack = config.cpu_pack_weights and device.type == "cpu" and not compiling
+    packing = pack_model(model.eval()) if pack else None
     try:
         loaded = load_model(model, name=name, backend=backend, tokenizer=tokenizer)
     except BaseException:
@@ -345,6 +348,7 @@ def build_executor(
         progress("allocating the KV pools", 0, None)
         executor = TorchExecutor(loaded, sizing.num_blocks, config.block_size, host.num_blocks, packing, graphs)
     except BaseException:
+        uncompile(loaded)
         loaded.close()
         if packing is not None:
             packing.undo()
@@ -356,7 +360,8 @@ def build_executor(
         backend=loaded.backend.name,
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
-        kv_note="; ".join(filter(None, (sizing.explanation, executor.graphs_note if graphs else "", compiled))),
+        kv_note="; ".join(filter(None, (sizing.explanation, executor.graphs_note if graphs else ""))),
+        compile_note=compiled,
         num_host_blocks=host.num_blocks,
         host_note=host.explanation if host.num_blocks else "no host pool",
         backend_note=loaded.backend.note,

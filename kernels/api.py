@@ -71,10 +71,14 @@ class AttentionBatch:
     ) -> AttentionBatch:
         """Lay out a step. `tables[i]` must cover `context_lens[i]` tokens; further ids in it are dropped.
 
-        Raises ValueError when a table is too short or a length is impossible.
+        Raises ValueError when a table is too short, names a negative block, or a length is impossible.
         """
         q_lens = np.asarray(query_lens, dtype=np.int64)
         contexts = np.asarray(context_lens, dtype=np.int64)
+        if block_size < 1:
+            raise ValueError(f"blocks of {block_size} tokens; give at least 1")
+        if not len(q_lens) == len(contexts) == len(tables):
+            raise ValueError(f"{len(q_lens)} query lengths, {len(contexts)} context lengths, {len(tables)} tables")
         if len(q_lens) == 0 or q_lens.min() < 1 or (contexts < q_lens).any():
             raise ValueError(f"impossible lengths: queries {list(query_lens)}, contexts {list(context_lens)}")
         needed = -(-contexts // block_size)
@@ -91,8 +95,6 @@ class AttentionBatch:
             owner = np.repeat(np.arange(len(q_lens)), q_lens)
             positions = np.arange(starts[-1]) + (contexts - q_lens - starts[:-1])[owner]
             blocks = padded[owner, positions // block_size]
-        if blocks.min() < 0:
-            raise ValueError("a block table names a negative block id")
         slots = blocks * block_size + positions % block_size
         return cls(q_lens, contexts, padded, starts, positions, slots, block_size, torch.device(device))
 
@@ -104,7 +106,10 @@ def _pad_tables(tables: Sequence[Sequence[int]], lengths: IntArray, needed: IntA
     columns = np.arange(int(needed.max()))
     used = columns[None, :] < needed[:, None]
     padded = np.full(used.shape, NO_BLOCK, dtype=np.int64)
-    padded[used] = flat[(firsts[:, None] + columns[None, :])[used]]
+    ids = flat[(firsts[:, None] + columns[None, :])[used]]
+    if ids.min() < 0:
+        raise ValueError("a block table names a negative block id")
+    padded[used] = ids
     return padded
 
 
@@ -145,8 +150,8 @@ class AttentionBackend(Protocol):
         """Causal attention of this step's tokens over what is written; returns [T, heads, head_dim] in q's dtype.
 
         q [T, heads, head_dim], any strides; `heads` is a multiple of kv_heads, and query head h reads KV head
-        h // (heads / kv_heads). scale multiplies q·k. sliding_window w: position p sees p - w + 1 … p.
-        softcap c: scores s become c * tanh(s / c). sinks [heads]: a further logit per head that takes probability
+        h // (heads / kv_heads). scale, above 0, multiplies q·k. sliding_window w >= 1: position p sees p - w + 1 … p.
+        softcap c > 0: scores s become c * tanh(s / c). sinks [heads]: a further logit per head that takes probability
         and gives no value.
         """
         ...

@@ -113,6 +113,8 @@ class NumbaPagedAttention:
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if q.shape[0] != batch.num_tokens:
+            raise ValueError(f"{q.shape[0]} queries for a batch of {batch.num_tokens} tokens")
         key = ("numba", layer.shape, layer.stride(0), q.shape[1], q.dtype, layer.dtype, sliding_window)
         step: _Step | None = batch.derived.get(key)
         if step is None:

@@ -38,7 +38,7 @@ class HeaderBar(Panel):
 
     One row high, both are one line. The backend is in the colour of warnings where it stands in for a faster one.
 
-    Dropped as it gets narrow, first line: watermark, budget, seats, backend, admission, victim, batching, dtype,
+    Dropped as it gets narrow, first line: watermark, budget, seats, admission, victim, batching, backend, dtype,
     device, policy, preset, model, vtop; second line: prefix hit rate, preemptions, cap, bar, host pool, limit, tok/s,
     the share in per cent.
     """
@@ -103,11 +103,11 @@ class HeaderBar(Panel):
             (2, [(short_id(meta.model, view.ascii, 28), palette.strong)]),
             (4, [(short_id(meta.device, view.ascii, 16), plain)]),
             (5, [(short_id(meta.dtype, view.ascii, 16), plain)]),
-            (9, [(short_id(meta.backend, view.ascii, 16), palette.warn if meta.backend_note else palette.muted)]),
+            (6, [(short_id(meta.backend, view.ascii, 16), palette.warn if meta.backend_note else palette.muted)]),
             labelled(3, "policy", policy_text(options, view.ascii)),
-            labelled(6, "batch", option("batching")),
-            labelled(8, "admit", option("admission")),
-            labelled(7, "victim", victim),
+            labelled(7, "batch", option("batching")),
+            labelled(9, "admit", option("admission")),
+            labelled(8, "victim", victim),
             *(labelled(rank, label, value) for rank, label, value in _limits(view.state)),
         ]
         if options.get("preset", "sensible") != "sensible":

@@ -49,7 +49,7 @@ def test_while_requests_run_the_screen_goes_on_and_q_leaves(home: dict[str, str]
     command = [*VTOP, "--scenario", "hol", "--scheduling-policy", f"{policy}:Late", "--record", f"{policy}.jsonl.gz"]
     with PtyProgram(command, environment=home, columns=120, rows=30) as program:
         screen = PtyScreen(program, 120, 30)
-        screen.until(lambda text: "on_tokens has not returned for" in text and "STUCK" in text, 40.0)
+        screen.until(lambda text: "on_tokens has not returned for" in " ".join(text.split()) and "STUCK" in text, 40.0)
         program.press("?")
         screen.until(lambda text: "Pause or resume the engine" in text, 3.0)
         program.press("\x1b")
@@ -63,7 +63,7 @@ def test_while_requests_run_the_screen_goes_on_and_q_leaves(home: dict[str, str]
 def test_while_it_loads(home: dict[str, str], policy: Path) -> None:
     command = [*VTOP, "--scheduling-policy", f"{policy}:Key", "--prompt", "a"]
     with PtyProgram(command, environment=home, columns=120, rows=30) as program:
-        PtyScreen(program, 120, 30).until(lambda text: "key has not returned for" in text, 60.0)
+        PtyScreen(program, 120, 30).until(lambda text: "key has not returned for" in " ".join(text.split()), 60.0)
         program.press("q")
         assert program.wait(4.0) == 1
         assert program.unrestored() == []
@@ -82,13 +82,18 @@ def test_signals_end_it_too(number: signal.Signals, home: dict[str, str], policy
     ("options", "what"),
     [
         (["sim", "--requests", "5", "--policies", "{}:Key"], "key"),
-        (["sim", "--requests", "5", "--policies", "fcfs,{}:Late", "--workers", "2"], "on_tokens"),
-        (["sim", "--scenario", "hol", "--scheduling-policy", "{}:Late"], "on_tokens"),
-        (["sim", "--tui", "--scheduling-policy", "{}:Key"], "key"),
         (["run", "--headless", "--prompt", "a", "--scheduling-policy", "{}:Late"], "on_tokens"),
+        pytest.param(
+            ["sim", "--requests", "5", "--policies", "fcfs,{}:Late", "--workers", "2"], "on_tokens",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["sim", "--scenario", "hol", "--scheduling-policy", "{}:Late"], "on_tokens", marks=pytest.mark.slow
+        ),
+        pytest.param(["sim", "--tui", "--scheduling-policy", "{}:Key"], "key", marks=pytest.mark.slow),
     ],
-    ids=["sim", "processes", "scenario", "before the screen", "headless"],
-)
+    ids=["sim", "headless", "processes", "scenario", "before the screen"],
+)  # fmt: skip
 def test_without_a_screen_it_is_a_line(options: list[str], what: str, home: dict[str, str], policy: Path) -> None:
     command = [*VTOP, *(option.format(policy) for option in options)]
     with PtyProgram(command, environment=home, columns=200) as program:

@@ -288,6 +288,18 @@ def test_an_engine_without_its_fast_attention_tells_why(tmp_path: Path, monkeypa
     engine.close()
 
 
+def test_a_model_object_serves_one_engine_at_a_time() -> None:
+    model, config = tiny_random("llama"), EngineConfig(device="cpu", num_gpu_blocks_override=8)
+    executor, *_ = build_executor(config, model=model)
+    with pytest.raises(ModelRefused, match="another engine serves this model"):
+        build_executor(config, model=model)
+    request = new_request("r", 0, [1, 2, 3], SamplingParams(temperature=0.0), arrival=0.0, limit=9, seed=0)
+    request.sequences[0].blocks = [0]
+    assert executor.execute(StepPlan([Chunk(request.sequences[0], 0, 3, sample=True)])).tokens[0] is not None
+    executor.close()
+    build_executor(config, model=model)[0].close()
+
+
 def test_a_head_size_that_numba_has_no_kernel_for_is_told() -> None:
     executor, _, facts = build_executor(EngineConfig(device="cpu"), model=tiny_random("llama", head_dim=12))
     assert facts.backend == "torch" and facts.backend_note == "numba has no kernel for heads of 12 in float32"

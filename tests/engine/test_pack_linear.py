@@ -107,6 +107,17 @@ def test_a_wrong_part_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(logits(model, 5), wanted)
 
 
+def test_hooks_in_a_gated_mlp_are_called() -> None:
+    model = tiny_random("llama")
+    calls: list[torch.Size] = []
+    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda module, inputs, output: calls.append(output.shape))
+    packing = pack_model(model)
+    assert packing.gates == 1  # of two layers
+    logits(model, 5)
+    assert calls
+    packing.undo()
+
+
 def test_gradients_take_the_plain_way() -> None:
     model = tiny_random("llama")
     packing = pack_model(model)

@@ -221,11 +221,19 @@ def test_padded_tables_end_in_a_sentinel() -> None:
 
 @pytest.mark.parametrize(
     ("queries", "contexts", "tables"),
-    [([1], [9], [[0, 1]]), ([0], [4], [[0]]), ([5], [4], [[0, 1]]), ([1], [4], [[-1]]), ([], [], [])],
-)
+    [
+        ([1], [9], [[0, 1]]), ([0], [4], [[0]]), ([5], [4], [[0, 1]]), ([1], [4], [[-1]]), ([], [], []),
+        ([1], [9], [[-1, 0, 2]]), ([1, 1], [4], [[0]]), ([1], [4], [[0], [1]]),
+    ],
+)  # fmt: skip
 def test_impossible_batches_are_refused(queries: list[int], contexts: list[int], tables: list[list[int]]) -> None:
     with pytest.raises(ValueError):
         AttentionBatch.build(queries, contexts, tables, 4)
+
+
+def test_blocks_of_no_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        AttentionBatch.build([1], [4], [[0]], 0)
 
 
 def test_copy_blocks_reads_every_source_before_it_writes() -> None:

@@ -291,6 +291,13 @@ def test_code_that_computes_nonsense_is_not_used(monkeypatch: pytest.MonkeyPatch
         NumbaPagedAttention(strict=True).warm_up(64, torch.float32)
 
 
+def test_queries_that_are_not_the_batchs_are_refused() -> None:
+    layer = torch.zeros(4, 2, 1, 16, 64)
+    batch = AttentionBatch.build([1, 1], [5, 9], [[0], [1]], 16)
+    with pytest.raises(ValueError, match="3 queries for a batch of 2 tokens"):
+        NumbaPagedAttention().attend(torch.zeros(3, 2, 64), layer, batch, 1.0)
+
+
 def test_without_numba_auto_takes_torch_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vtop.kernels.numba_paged", None)
     attention = get_backend("auto")

@@ -52,6 +52,9 @@ class PtyProgram:
             "PYTHONPATH": str(STUB.parent.parent),
             **(environment or {}),
         }
+        for name in ("COLUMNS", "LINES"):  # pytest's, in its worker processes; the terminal has a size of its own
+            if name not in (environment or {}):
+                names.pop(name, None)
         self.process = subprocess.Popen(
             list(command), stdin=slave, stdout=slave, stderr=slave, env=names, close_fds=True, preexec_fn=_own_terminal
         )
