@@ -14,6 +14,7 @@ Batching = Literal["chunked", "prefill-first"]
 Admission = Literal["reserve-full-prompt", "first-chunk", "reserve-worst-case"]
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
+BackendName = Literal["auto", "triton", "numba", "torch", "reference"]
 Preset = Literal["sensible", "vllm-v0", "vllm-v1"]
 PreemptionMode = Literal["recompute", "swap", "hybrid"]
 VictimRuleName = Literal["policy", "latest", "least-computed", "most-blocks"]
@@ -73,7 +74,7 @@ class EngineConfig:
     cpu_pack_weights: bool = _option(
         True, "run linear layers, norms and rotary embeddings on our own kernels on cpu, where there are any"
     )
-    attention_backend: str = _option("auto", "auto, triton, numba, torch or reference")
+    attention_backend: BackendName = _option("auto", "what computes attention; auto: the fastest that runs here")
     enforce_eager: bool = _option(False, "run decodes without CUDA graphs")
     compile: bool = _option(
         False,

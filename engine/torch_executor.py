@@ -35,7 +35,7 @@ from vtop.engine.rates import RateMeter
 from vtop.engine.request import Sequence
 from vtop.engine.sampler import Sampler, likeliest_of, logprobs_of
 from vtop.kernels.api import AttentionBatch, IntArray
-from vtop.kernels.registry import BackendUnavailable, UnknownBackend, block_copy, get_backend, warm_up
+from vtop.kernels.registry import BackendUnavailable, block_copy, get_backend, warm_up
 
 SMALL_MODEL = 20_000_000  # parameters; below, one thread is fastest on cpu
 TRIAL_BLOCKS = 8
@@ -288,9 +288,6 @@ def build_executor(
     device = pick_device(config.device)
     try:
         backend = get_backend(config.attention_backend, device)
-    except UnknownBackend as error:
-        choices = f"choose one of {', '.join(error.names)}"
-        raise BadValue("attention_backend", config.attention_backend, choices) from None
     except BackendUnavailable as error:
         raise BadValue("attention_backend", config.attention_backend, error.remedy) from None
     if model is None:

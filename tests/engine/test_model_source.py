@@ -310,7 +310,6 @@ def test_a_head_size_that_numba_has_no_kernel_for_is_told() -> None:
     ("options", "field"),
     [
         ({"max_model_len": 513}, "max_model_len"),
-        ({"attention_backend": "flash"}, "attention_backend"),
         ({"num_gpu_blocks_override": 1 << 40}, "num_gpu_blocks_override"),
     ],
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vtop.engine.config import BackendName, EngineConfig
+from vtop.engine.errors import BadValue
 from vtop.kernels.api import NO_BLOCK, AttentionBatch, allocate_cache, copy_blocks
 from vtop.kernels.registry import BACKEND_NAMES as ALL_BACKENDS
 from vtop.kernels.registry import UnknownBackend, get_backend
@@ -250,3 +253,6 @@ def test_an_unknown_backend_is_named_with_the_choices() -> None:
     with pytest.raises(UnknownBackend, match="auto, triton, numba, torch, reference"):
         get_backend("flash")
     assert get_backend("auto", "cpu").name == "numba"
+    assert get_args(BackendName) == ("auto", *ALL_BACKENDS)
+    with pytest.raises(BadValue, match="flash"):
+        EngineConfig(attention_backend="flash")  # type: ignore[arg-type]
