@@ -172,7 +172,7 @@ def main() -> None:
     numba, plain = get_backend("numba"), get_backend("torch")
     for dtype in DTYPES:
         warm_up(numba, HEAD_DIM, dtype)
-    console = Console()
+    console = Console(width=110)
     with torch.inference_mode():
         console.print(decodes(numba, plain, options.batch, options.repeats))
         if options.prefill:
