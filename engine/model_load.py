@@ -13,6 +13,7 @@ import torch
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.model_families import check_config
 from vtop.engine.model_source import ModelSource, Progress, SourceKind, hub_reachable, no_progress, pulled_folder
+from vtop.engine.model_weights import check_files, check_loaded
 
 
 def torch_dtype(name: str, device: torch.device) -> torch.dtype | str:
@@ -42,18 +43,24 @@ def load_pretrained(
 
 
 def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
-    """A GGUF file with its weights unpacked. Raises ModelRefused when transformers cannot read it."""
+    """A GGUF file with its weights unpacked. Raises ModelRefused when it cannot be read, or lacks weights."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     if importlib.util.find_spec("accelerate") is None:
         raise ModelRefused(path.name, "transformers reads GGUF files with accelerate; pip install accelerate")
     folder, name = str(path.parent), path.name
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=name,
+            dtype=dtype,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told here, by name
         )
     except Exception as error:
         raise ModelRefused(name, f"transformers cannot read it: {_one_line(error)}") from error
+    check_loaded(model, report, name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
     except Exception:  # many kinds; a model without a tokenizer is served by token ids
@@ -76,14 +83,23 @@ def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, An
     check_config(config, source.name)  # before weights are fetched
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelRefused(source.name, f"transformers has no text decoder for its kind, {config.model_type}")
+    if Path(place).is_dir():
+        check_files(Path(place), source.name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            place, config=config, dtype=dtype, local_files_only=local, trust_remote_code=False
+        model, report = AutoModelForCausalLM.from_pretrained(
+            place,
+            config=config,
+            dtype=dtype,
+            local_files_only=local,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told here, by name
         )
     except OSError as error:
         raise _unreachable(source, error) from error
     except Exception as error:
         raise ModelRefused(source.name, f"transformers cannot load it: {_one_line(error)}") from error
+    check_loaded(model, report, source.name)
     return model, _load_tokenizer(place, local)
 
 
@@ -114,13 +130,15 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars of transformers meanwhile: they would be drawn over the app."""
+    """No progress bars and reports of transformers meanwhile: they would be drawn over the app."""
     from transformers.utils import logging
 
-    enabled = logging.is_progress_bar_enabled()
+    enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if enabled:
             logging.enable_progress_bar()
