@@ -86,9 +86,13 @@ class BlockManager:
 
     # --- prefix ----------------------------------------------------------------------------------------------------
 
+    def looks_up(self, seq: Sequence) -> bool:
+        """Whether cached blocks may take the place of computing the sequence's tokens."""
+        return self.prefix_caching and not seq.tells_prompt
+
     def match(self, seq: Sequence) -> PrefixHit:
         """The longest cached beginning of an unallocated sequence. At least one token is left to compute."""
-        if not self.prefix_caching:
+        if not self.looks_up(seq):
             return NO_HIT
         keys = self._keys.setdefault(seq, [])
         full = len(seq.token_ids) // self.block_size

@@ -210,6 +210,11 @@ class Sequence:
         return len(self.token_ids) - self.prompt_len
 
     @property
+    def tells_prompt(self) -> bool:
+        """Whether its prompt is computed for log-probabilities too, which cached blocks do not hold."""
+        return self.request.params.prompt_logprobs is not None and len(self.token_ids) == self.prompt_len
+
+    @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.prompt_len :]
 

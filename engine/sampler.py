@@ -86,7 +86,7 @@ class Sampler:
             chosen = [tokens[i] for i in rows]
             wanted = [settings.params[i].logprobs or 0 for i in rows]
             for i, (own, top) in zip(rows, logprobs_of(_take(raw, rows), chosen, wanted), strict=True):
-                found[i] = SampledToken(tokens[i], own.logprob, top)
+                found[i] = SampledToken(tokens[i], own.logprob, top, own.rank)
         return found
 
     def _choose(self, work: torch.Tensor, settings: _Settings, sequences: Seq[Sequence]) -> list[int]:

@@ -313,7 +313,7 @@ class Scheduler(SchedulerCore):
         self._events.append(ev.Admitted(head.request_id, head.admitted_serial, resumed, offer.need, free, watermark))
         if aged is not None:
             self._events.append(ev.Promoted(head.request_id, aged.cause, aged.before, aged.after, head.key))
-        if self.blocks.prefix_caching:
+        if self.blocks.looks_up(seq):
             found = hit.tokens, len(hit.blocks)
             self._events.append(ev.PrefixLookup(head.request_id, seq.num_tokens, *found, resumed, seq.index))
         if hit.blocks:

@@ -178,7 +178,7 @@ class TextOutput:
         seq.cumulative_logprob += sampled.logprob
         if sample.logprobs is not None:
             sample.cumulative_logprob = seq.cumulative_logprob
-            sample.logprobs.append(_table(Logprob(sampled.token_id, sampled.logprob, 0), sampled.top))
+            sample.logprobs.append(_table(Logprob(sampled.token_id, sampled.logprob, sampled.rank), sampled.top))
 
     def _flush(self, entry: _Open, index: int) -> str:
         detokenizer, stops = entry.detokenizers[index], entry.stops[index]

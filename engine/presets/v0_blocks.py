@@ -111,7 +111,7 @@ class V0Blocks(BlockManager):
 
     def cached_tokens(self, seq: Sequence) -> int:
         """Tokens of a waiting sequence that need not be computed."""
-        if not self.prefix_caching or (self.filled(seq) and not self.faithful):
+        if not self.looks_up(seq) or (self.filled(seq) and not self.faithful):
             return 0
         if self.faithful and seq in self._looked_up:
             return self._looked_up[seq]

@@ -70,7 +70,7 @@ class V0Core(V0Swapping):
         self._start(head, step, need, self.blocks.pool.available, self.options.watermark_blocks)
         for seq in head.computing:
             change = self.blocks.allocate(seq)
-            if self.blocks.prefix_caching and seq.index == 0:
+            if self.blocks.looks_up(seq) and seq.index == 0:
                 shared = len(change.taken) - len(change.hashed)
                 self._events.append(ev.PrefixLookup(head.request_id, seq.num_tokens, cached, shared, resumed))
             self._tell_change(step, seq, change)

@@ -116,7 +116,7 @@ class V1Scheduler(V1Core):
         return None
 
     def _take_hit(self, step: StepPass, seq: Sequence, hit: PrefixHit) -> None:
-        if self.blocks.prefix_caching:
+        if self.blocks.looks_up(seq):
             resumed, request = seq.request.admissions > 1, seq.request
             blocks = len(hit.blocks)
             self._events.append(ev.PrefixLookup(request.request_id, seq.num_tokens, hit.tokens, blocks, resumed))
