@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vtop.engine import events as ev
-from vtop.engine.beam import Hypothesis
 from vtop.engine.request import FinishReason, Request, Sequence
 
 if TYPE_CHECKING:
@@ -21,7 +20,9 @@ def take(scheduler: SchedulerCore, request: Request) -> None:
     request.beam_found = {}
     chosen = beam.advance(found)
     if not chosen:
-        _finish(scheduler, request, beam.best())
+        best = beam.best()
+        stop = best[0].stop if best else None
+        scheduler.finish(request, FinishReason.LENGTH if stop is None else FinishReason.STOP, stop_reason=stop)
         return
     kept = {continuation.parent for continuation in chosen}
     for index, seq in enumerate(parents):
@@ -54,24 +55,5 @@ def take(scheduler: SchedulerCore, request: Request) -> None:
             [seq.index for seq in order],
         )
     )
-    if any(len(seq.token_ids) > scheduler.blocks.pool.total * scheduler.blocks.block_size for seq in order):
-        length = len(beam.outputs[0])
-        running = [
-            Hypothesis(tokens, logprob, logprob / length**beam.length_penalty)
-            for tokens, logprob in zip(beam.outputs, beam.logprobs, strict=True)
-        ]
-        best = sorted([*beam.best(), *running], key=lambda hypothesis: -hypothesis.score)
-        _finish(scheduler, request, best[: beam.width], FinishReason.CAPACITY)
-
-
-def _finish(
-    scheduler: SchedulerCore,
-    request: Request,
-    best: list[Hypothesis],
-    reason: FinishReason | None = None,
-) -> None:
-    ends = request.beam.ends if request.beam is not None else frozenset()
-    if reason is None:
-        stopped = bool(best) and best[0].tokens[-1] in ends
-        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
-    scheduler.finish_beams(request, best, reason)
+    if any(len(seq.token_ids) > scheduler.capacity for seq in order):
+        scheduler.finish(request, FinishReason.CAPACITY, message=scheduler.capacity_message(order[0]))

@@ -75,6 +75,13 @@ class Detokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
         return text
 
+    def __copy__(self) -> Detokenizer:
+        """One that goes on by itself from here."""
+        new = object.__new__(Detokenizer)
+        new.__dict__.update(self.__dict__)
+        new._ids = list(self._ids)
+        return new
+
 
 def _kinds(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
     """(byte tokens, special tokens). Looked up once per tokenizer and kept on it: some have thousands."""

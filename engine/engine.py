@@ -21,6 +21,7 @@ from vtop.engine.admission_check import (
     tokens_of,
 )
 from vtop.engine.audit import audit
+from vtop.engine.beam_text import BeamStops
 from vtop.engine.clock import Clock, MonotonicClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
@@ -192,7 +193,8 @@ class LLMEngine:
         )
         if params.beams:
             eos = frozenset() if params.ignore_eos else self.executor.eos_token_ids
-            request.start_beams(frozenset(params.stop_token_ids) | eos)
+            stops = BeamStops(self.tokenizer, request) if params.stop and self.tokenizer is not None else None
+            request.start_beams(frozenset(params.stop_token_ids) | eos, stops)
         self._requests[request_id] = request
         self._texts.open(request)
         self._scheduler.add(request, now)

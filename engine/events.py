@@ -220,6 +220,36 @@ class Tokens(Event, frozen=True, tag="tokens"):
     seqs: list[int] = msgspec.field(default_factory=list)
 
 
+class BeamOutput(msgspec.Struct, frozen=True):
+    """An output of a beam search: `logprob` of all its tokens, `score` by which it was ranked, and why it ended."""
+
+    tokens: list[int]
+    text: str
+    logprob: float
+    score: float
+    reason: str
+    stop_reason: str | int | None = None
+
+
+class Searched(Event, frozen=True, tag="searched"):
+    """A beam search is over, or was cut short: what its request returns, best first. Finished follows.
+
+    `steps` is how many tokens its longest beam had; the sequences told so far are what was searched, not the result.
+    """
+
+    id: str
+    outputs: list[BeamOutput]
+    steps: int
+
+
+class Chosen(Event, frozen=True, tag="chosen"):
+    """Which of its samples a request returns (best_of), best first, by their log-probabilities. Finished follows."""
+
+    id: str
+    seqs: list[int]
+    logprobs: list[float]
+
+
 class Finished(Event, frozen=True, tag="finished"):
     """A request left the engine, from whatever queue. `text` is what the detokenizer still held back of sequence `seq`.
 
@@ -339,6 +369,8 @@ AnyEvent = (
     | Tokens
     | DeadlineMissed
     | SequenceFinished
+    | Searched
+    | Chosen
     | Finished
     | StepFailed
     | PoolResized

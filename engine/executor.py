@@ -65,8 +65,8 @@ class Logprob:
 class SampledToken:
     """The token chosen for a chunk with `sample`.
 
-    `logprob` is None unless asked for (SamplingParams.needs_logprob), and `rank` comes with it, as in Logprob; `top` are
-    the most likely tokens, best first: SamplingParams.logprobs of them, or Chunk.top.
+    `logprob` is None unless asked for (SamplingParams.needs_logprob), and `rank` comes with it, as in Logprob; `top`
+    are the most likely tokens, best first: SamplingParams.logprobs of them, or Chunk.top.
     """
 
     token_id: int

@@ -214,6 +214,11 @@ class Ledger(BlockLedger):
             self.gaps.add(now - last, count)
         self.counts.output += len(e.ids)
 
+    def _searched(self, e: ev.Searched) -> None:
+        record = self._alive[e.id]
+        if e.steps and record.first_token is None:  # over in one step, which told no tokens
+            record.first_token = record.last_token = self.time
+
     def _preempted(self, e: ev.Preempted) -> None:
         record = self._alive[e.id]
         record.preemptions += 1
@@ -298,6 +303,7 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     ev.PrefixLookup: Ledger._prefix_lookup,
     ev.Scheduled: Ledger._scheduled,
     ev.Tokens: Ledger._tokens,
+    ev.Searched: Ledger._searched,
     ev.Preempted: Ledger._preempted,
     ev.SwappedOut: Ledger._swapped_out,
     ev.SwappedIn: Ledger._swapped_in,

@@ -31,12 +31,15 @@ class LengthOutput:
     def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
         return ""
 
-    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
-        """Nobody reads them."""
+    def grow_beams(self, request: Request) -> None:
+        """Nothing is kept."""
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
+        return [""] * len(best)
 
     def close(self, request: Request) -> str:
         reason = request.finish_reason.value if request.finish_reason else None
-        outputs = [CompletionOutput(seq.index, finish_reason=reason) for seq in request.sequences[: request.params.n]]
+        outputs = [CompletionOutput(seq.index, finish_reason=reason) for seq in request.chosen()]
         metrics = RequestMetrics(request.arrival, request.first_scheduled, preemptions=request.preemptions)
         output = RequestOutput(request.request_id, None, [], outputs, metrics, finished=True)
         output.message = request.finish_message

@@ -32,8 +32,15 @@ class OutputProcessor(Protocol):
         """One of several samples ended, others go on; returns its text that was still held back."""
         ...
 
-    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
-        """A beam search is over: its outputs are these hypotheses, best first. Comes before `close`."""
+    def grow_beams(self, request: Request) -> None:
+        """The beams of a request grow by a token each, or end with it."""
+        ...
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
+        """A beam search is over: its outputs are these hypotheses, best first; returns their texts.
+
+        Comes before `close`.
+        """
         ...
 
     def close(self, request: Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from vtop.engine.beam import BeamSearch, EarlyStopping
+from vtop.engine.beam import BeamSearch, EarlyStopping, Ends
 from vtop.engine.errors import BadValue
 
 
@@ -133,9 +133,6 @@ class SamplingParams:
             raise BadValue("length_penalty", self.length_penalty, "give a number (1 is by length, 0 is off)")
         if self.early_stopping not in (True, False, "never"):
             raise BadValue("early_stopping", self.early_stopping, "give true, false or never")
-        if self.stop or self.min_tokens or self.logprobs is not None:
-            name = "stop" if self.stop else "min_tokens" if self.min_tokens else "logprobs"
-            raise BadValue(name, getattr(self, name), "beam search does not have it; leave it out")
 
     @property
     def beams(self) -> bool:
@@ -194,6 +191,8 @@ class Sequence:
     host_blocks: list[int] = field(default_factory=list)  # the table while swapped out; `blocks` is empty then
     ended: bool = False  # of a group: it has all its tokens while others go on
     shared_until: int = 0  # of a group that returned: computes nothing before the first one has come so far
+    finish_reason: FinishReason | None = None  # of one that ended before its request, or with it as the last
+    stop_reason: str | int | None = None
     cumulative_logprob: float = 0.0
 
     @property
@@ -286,13 +285,28 @@ class Request:
             return self.sequences
         return [seq for seq in self.sequences if not seq.ended] if self.forked else self.sequences[:1]
 
-    def start_beams(self, ends: frozenset[int]) -> None:
-        """Search with beams that end with one of `ends`."""
+    def chosen(self) -> list[Sequence]:
+        """The samples that are returned, the likeliest first. One that was aborted is no candidate, unless all were."""
+        candidates = [seq for seq in self.sequences if seq.finish_reason is not FinishReason.ABORT]
+        ranks = sorted(candidates or self.sequences, key=lambda seq: -seq.cumulative_logprob)
+        return ranks[: self.params.n]
+
+    def start_beams(self, ends: frozenset[int], stops: Ends | None = None) -> None:
+        """Search with beams that end with one of `ends`, or with a stop string as `stops` finds them."""
         params = self.params
         assert params.beam_width is not None
         early: EarlyStopping = "never" if params.early_stopping == "never" else bool(params.early_stopping)
         limit = self.limit - self.prompt_len
-        self.beam = BeamSearch(params.beam_width, limit, ends, params.length_penalty, early)
+        self.beam = BeamSearch(
+            params.beam_width,
+            limit,
+            ends,
+            params.length_penalty,
+            early,
+            min_tokens=params.min_tokens,
+            stops=stops,
+            keep=params.logprobs,
+        )
         self.beam_order = self.sequences[:1]
 
     @property

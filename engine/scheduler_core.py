@@ -10,7 +10,6 @@ from typing import Any
 
 from vtop.engine import beam_steps, live_options
 from vtop.engine import events as ev
-from vtop.engine.beam import Hypothesis
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.scheduler_state import SchedulerState
@@ -76,6 +75,7 @@ class SchedulerCore(SchedulerState):
             self.blocks.forget_sequence(seq)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
+        self._tell_result(request, reason)
         self._events.append(
             ev.Finished(
                 id=request.request_id,
@@ -87,6 +87,21 @@ class SchedulerCore(SchedulerState):
                 seq=next((seq.index for seq in request.sequences if not seq.ended), 0),
             )
         )
+
+    def _tell_result(self, request: Request, reason: FinishReason) -> None:
+        """Of a beam search, or of more samples than are returned: which outputs the request returns."""
+        name, most = request.request_id, request.params.n
+        if request.beam is not None:
+            best = request.beam.best()[:most]
+            texts = self._outputs.close_beams(request, best)
+            outputs = [
+                ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
+                for h, text in zip(best, texts, strict=True)
+            ]
+            self._events.append(ev.Searched(name, outputs, request.beam.steps))
+        elif len(request.sequences) > most and request.forked:
+            chosen = request.chosen()
+            self._events.append(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
 
     def resize(self, num_blocks: int) -> list[Request]:
         """Change the size of the pool. Holders of blocks beyond it are preempted; returns requests that never fit."""
@@ -128,7 +143,7 @@ class SchedulerCore(SchedulerState):
 
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """Take the result of a plan: K/V are written, tokens appended, requests ended."""
-        given = Given(self._capacity)
+        given = Given(self.capacity)
         beams: list[Request] = []
         caching, block_size = self.blocks.prefix_caching, self.blocks.block_size
         counting = bool(self.policy.token_hooks)
@@ -153,11 +168,12 @@ class SchedulerCore(SchedulerState):
             self._accept(given, [(seq, sampled), *forked])
         self._tell_tokens(given)
         for request in beams:
+            self._outputs.grow_beams(request)
             beam_steps.take(self, request)
         self._end(given)
 
     @property
-    def _capacity(self) -> int:
+    def capacity(self) -> int:
         """Tokens that fit in the whole pool."""
         return self.blocks.pool.total * self.blocks.block_size
 
@@ -173,7 +189,7 @@ class SchedulerCore(SchedulerState):
             if accepted.finish is not None:
                 given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
             elif len(seq.token_ids) > given.capacity:
-                given.ended.append((seq, FinishReason.CAPACITY, None, self._capacity_message(seq)))
+                given.ended.append((seq, FinishReason.CAPACITY, None, self.capacity_message(seq)))
 
     def _tell_tokens(self, given: Given) -> None:
         if given.ids:
@@ -189,7 +205,10 @@ class SchedulerCore(SchedulerState):
     ) -> None:
         """One sequence has all its tokens; with the last one of a request the request ends."""
         request = seq.request
-        if all(other.ended or other is seq for other in request.sequences):
+        seq.finish_reason, seq.stop_reason = reason, stop_reason
+        last = all(other.ended or other is seq for other in request.sequences)
+        whole = [other for other in request.sequences if other.finish_reason not in (None, FinishReason.ABORT)]
+        if last and (seq in whole or not whole):
             self.finish(request, reason, stop_reason=stop_reason, message=message)
             return
         seq.ended = True
@@ -200,6 +219,10 @@ class SchedulerCore(SchedulerState):
         self._events.append(
             ev.SequenceFinished(request.request_id, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
+        if last:  # aborted, and there are whole ones
+            found = whole[-1]
+            assert found.finish_reason is not None
+            self.finish(request, found.finish_reason, stop_reason=found.stop_reason)
 
     def fork_beam(self, parent: Sequence, child: Sequence) -> None:
         """`child` goes on from where `parent` is, with the same blocks."""
@@ -212,12 +235,6 @@ class SchedulerCore(SchedulerState):
         """No continuation of this beam was good enough; its blocks return."""
         self._tell_freed(seq, self.blocks.free(seq))
         self.blocks.forget_sequence(seq)
-
-    def finish_beams(self, request: Request, best: list[Hypothesis], reason: FinishReason) -> None:
-        """The search is over; the request ends with its best hypotheses."""
-        self._outputs.close_beams(request, best)
-        stop = best[0].tokens[-1] if best and reason is FinishReason.STOP else None
-        self.finish(request, reason, stop_reason=stop)
 
     def _fork(
         self, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]

@@ -325,7 +325,7 @@ class SchedulerState:
             self._told_skipped.add(request)
             self._events.append(ev.Skipped(request.request_id, reason))
 
-    def _capacity_message(self, seq: Sequence) -> str:
+    def capacity_message(self, seq: Sequence) -> str:
         return (
             f"{seq.num_tokens} tokens need {self.blocks.blocks_for(seq.num_tokens)} blocks of "
             f"{self.blocks.block_size}; the pool has {self.blocks.pool.total}"

@@ -183,12 +183,15 @@ class EngineState(BlockFold):
             seq.output_tokens.append(token)
             if text:
                 seq.text_parts.append(text)
-            if view.first_token is None:
-                view.first_token = self.time
-            elif view.last_token is not None:
-                view.longest_gap = max(view.longest_gap, self.time - view.last_token)
-            view.last_token = self.time
+            self._output_at(view)
         self.totals.output_tokens += len(e.ids)
+
+    def _output_at(self, view: RequestView) -> None:
+        if view.first_token is None:
+            view.first_token = self.time
+        elif view.last_token is not None:
+            view.longest_gap = max(view.longest_gap, self.time - view.last_token)
+        view.last_token = self.time
 
     def _deadline_missed(self, e: ev.DeadlineMissed) -> None:
         self.requests[e.id].missed_deadline = True
@@ -199,6 +202,15 @@ class EngineState(BlockFold):
         seq.finish_reason, seq.stop_reason = e.reason, e.stop_reason
         if e.text:
             seq.text_parts.append(e.text)
+
+    def _searched(self, e: ev.Searched) -> None:
+        view = self.requests[e.id]
+        view.found, view.rounds = e.outputs, e.steps
+        if e.steps > max(len(seq.output_tokens) for seq in view.sequences):  # the search ended with this step's tokens
+            self._output_at(view)
+
+    def _chosen(self, e: ev.Chosen) -> None:
+        self.requests[e.id].chosen = dict(zip(e.seqs, e.logprobs, strict=True))
 
     def _finished(self, e: ev.Finished) -> None:
         view = self.requests.pop(e.id)
@@ -242,7 +254,8 @@ class EngineState(BlockFold):
 _DECISIONS = frozenset(
     {
         ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwappedIn, ev.Forked,
-        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Finished,
+        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Searched,
+        ev.Chosen, ev.Finished,
     }
 )  # fmt: skip
 
@@ -266,6 +279,8 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.Tokens: EngineState._tokens,
     ev.DeadlineMissed: EngineState._deadline_missed,
     ev.SequenceFinished: EngineState._sequence_finished,
+    ev.Searched: EngineState._searched,
+    ev.Chosen: EngineState._chosen,
     ev.Finished: EngineState._finished,
     ev.StepFailed: EngineState._step_failed,
     ev.StepTimes: EngineState._step_times,

@@ -9,7 +9,8 @@ from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import Any
 
-from vtop.engine.beam import Hypothesis
+from vtop.engine.beam import Choice, Hypothesis
+from vtop.engine.beam_text import PROMPT_TAIL, text_of
 from vtop.engine.clock import Clock
 from vtop.engine.detokenizer import Detokenizer
 from vtop.engine.executor import Logprob, SampledToken
@@ -18,7 +19,6 @@ from vtop.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput,
 from vtop.engine.request import FinishReason, Request, Sequence
 from vtop.engine.stop import StopStrings
 
-PROMPT_TAIL = 6  # tokens before the output that its first text depends on: a space may belong to it
 Tokenizer = Any
 """A transformers tokenizer."""
 
@@ -107,22 +107,24 @@ class TextOutput:
         entry.detokenizers[seq.index] = entry.stops[seq.index] = None
         return rest
 
-    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
+    def grow_beams(self, request: Request) -> None:
+        self._note_time(self._open[request])
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
         entry = self._open[request]
         params = request.params
-        tail = request.sequences[0].token_ids[: request.prompt_len][-PROMPT_TAIL:]
+        with_text = self._tokenizer is not None and params.detokenize
+        texts = [text_of(self._tokenizer, request, found) if with_text else "" for found in best]
         outputs = []
-        for index, hypothesis in enumerate(best[: params.n]):
-            ended = bool(hypothesis.tokens) and hypothesis.tokens[-1] in entry.ends
-            output = CompletionOutput(index, list(hypothesis.tokens), hypothesis.logprob)
-            if self._tokenizer is not None and params.detokenize:
-                shown = hypothesis.tokens[:-1] if ended else hypothesis.tokens
-                text = Detokenizer(self._tokenizer, params.skip_special_tokens, tail)
-                output.append_text("".join(map(text.push, shown)) + text.flush())
-            output.finish_reason = (FinishReason.STOP if ended else FinishReason.LENGTH).value
-            output.stop_reason = hypothesis.tokens[-1] if ended else None
+        for index, (found, text) in enumerate(zip(best, texts, strict=True)):
+            output = CompletionOutput(index, list(found.tokens), found.logprob)
+            output.append_text(text)
+            if params.logprobs is not None:
+                output.logprobs = [_choice(*each) for each in zip(found.tokens, found.choices, strict=True)]
+            output.finish_reason, output.stop_reason = found.reason, found.stop
             outputs.append(output)
-        entry.output.outputs = outputs
+        entry.output.outputs = outputs or entry.output.outputs[: params.n]
+        return texts
 
     def close(self, request: Request) -> str:
         entry = self._open.pop(request)
@@ -142,10 +144,8 @@ class TextOutput:
             sample.finish_reason = request.finish_reason.value if request.finish_reason else None
             sample.stop_reason = request.stop_reason
             shown = shown or rest
-        params = request.params
-        if params.num_samples > params.n and request.beam is None:
-            ranks = sorted(request.sequences, key=lambda seq: -seq.cumulative_logprob)
-            output.outputs = [output.outputs[seq.index] for seq in ranks[: params.n]]
+        if request.params.num_samples > request.params.n and request.beam is None:
+            output.outputs = [output.outputs[seq.index] for seq in request.chosen()]
         return shown
 
     def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
@@ -167,11 +167,7 @@ class TextOutput:
             self._changed.append(entry.output)
 
     def _record(self, entry: _Open, seq: Sequence, sample: CompletionOutput, sampled: SampledToken) -> None:
-        now = self._clock.now()
-        metrics = entry.output.metrics
-        if metrics.first_token_time is None:
-            metrics.first_token_time = now
-        metrics.last_token_time = now
+        self._note_time(entry)
         sample.token_ids.append(sampled.token_id)
         if sampled.logprob is None:
             return
@@ -179,6 +175,13 @@ class TextOutput:
         if sample.logprobs is not None:
             sample.cumulative_logprob = seq.cumulative_logprob
             sample.logprobs.append(_table(Logprob(sampled.token_id, sampled.logprob, sampled.rank), sampled.top))
+
+    def _note_time(self, entry: _Open) -> None:
+        now = self._clock.now()
+        metrics = entry.output.metrics
+        if metrics.first_token_time is None:
+            metrics.first_token_time = now
+        metrics.last_token_time = now
 
     def _flush(self, entry: _Open, index: int) -> str:
         detokenizer, stops = entry.detokenizers[index], entry.stops[index]
@@ -193,3 +196,8 @@ def _table(chosen: Logprob, top: tuple[Logprob, ...]) -> TokenLogprobs:
     table = {entry.token_id: entry for entry in top}
     table.setdefault(chosen.token_id, chosen)
     return table
+
+
+def _choice(token: int, choice: Choice) -> TokenLogprobs:
+    top = tuple(Logprob(other, logprob, rank) for rank, (other, logprob) in enumerate(choice.likeliest, start=1))
+    return _table(Logprob(token, choice.logprob, choice.rank), top)

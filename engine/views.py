@@ -115,6 +115,9 @@ class RequestView:
     finish_reason: str = ""
     stop_reason: str | int | None = None
     message: str = ""
+    found: list[ev.BeamOutput] = field(default_factory=list)  # what a beam search returned, best first
+    rounds: int = 0  # of that search: tokens of its longest beam
+    chosen: dict[int, float] = field(default_factory=dict)  # of best_of: sequences returned, best first, and log-prob.
     history: deque[Told] = field(default_factory=lambda: deque(maxlen=KEEP_HISTORY))  # decisions about it
 
     def __deepcopy__(self, memo: dict[int, object]) -> RequestView:
@@ -138,7 +141,10 @@ class RequestView:
 
     @property
     def text(self) -> str:
-        return self.sequences[0].text
+        """Of several outputs the best, once it is known which; before, the first."""
+        if self.found:
+            return self.found[0].text
+        return self.sequences[next(iter(self.chosen), 0)].text
 
     @property
     def planned_output(self) -> int:
@@ -157,7 +163,7 @@ class RequestView:
     @property
     def tpot(self) -> float | None:
         """Mean seconds per output token after the first; of several samples, per round of them."""
-        rounds = self.output_tokens / max(1, len(self.sequences)) - 1
+        rounds = (self.rounds or self.output_tokens / max(1, len(self.sequences))) - 1
         if self.first_token is None or self.last_token is None or rounds <= 0:
             return None
         return (self.last_token - self.first_token) / rounds

@@ -130,7 +130,7 @@ class PresetScheduler(SchedulerCore):
 
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
-        given = Given(math.inf if self.options.faithful else self._capacity)
+        given = Given(math.inf if self.options.faithful else self.capacity)
         for index, (chunk, sampled) in enumerate(zip(plan.chunks, output.tokens, strict=True)):
             if chunk.sequence.request.finished:
                 continue  # ended while this step was in flight

@@ -51,8 +51,11 @@ class V0Stops:
     def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
         return ""
 
-    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
+    def grow_beams(self, request: Request) -> None:
         """The runner's beams are the caller's own; nothing is kept of them here."""
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
+        return [""] * len(best)
 
     def close(self, request: Request) -> str:
         return ""
@@ -79,8 +82,11 @@ class V1Stops:
     def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
         return ""
 
-    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> None:
+    def grow_beams(self, request: Request) -> None:
         """The runner's beams are the caller's own; nothing is kept of them here."""
+
+    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
+        return [""] * len(best)
 
     def close(self, request: Request) -> str:
         return ""

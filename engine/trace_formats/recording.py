@@ -54,6 +54,9 @@ def recording(path: Path) -> Iterator[Draft]:
             elif isinstance(event, ev.SequenceFinished):
                 if found := alive.get(event.id):
                     found.tokens[event.seq] = event.output_tokens
+            elif isinstance(event, ev.Searched):
+                if found := alive.get(event.id):
+                    found.tokens = {0: max((len(output.tokens) for output in event.outputs), default=0)}
             elif isinstance(event, ev.Finished) and (found := alive.pop(event.id, None)):
                 found.reason = event.reason
                 if found.arrived.samples == 1:

@@ -83,6 +83,5 @@ def test_beams_that_do_not_fit_end_with_a_reason() -> None:
 
 def test_what_beam_search_does_not_have_is_refused() -> None:
     engine = AuditedEngine(16)
-    for name, value in {"logprobs": 1, "best_of": 5, "min_tokens": 2}.items():
-        with pytest.raises(BadValue, match=name):
-            engine.add("a", [5, 6], 8, beam_width=4, **{name: value})
+    with pytest.raises(BadValue, match="best_of"):
+        engine.add("a", [5, 6], 8, beam_width=4, best_of=5)
