@@ -73,3 +73,16 @@ def test_a_search_wide_enough_finds_the_best_of_all() -> None:
     best = max(scores, key=lambda tokens: scores[tokens])
     assert beams.best()[0].tokens == best and math.isclose(beams.best()[0].logprob, scores[best])
     assert VOCAB == 128
+
+
+def test_a_search_that_is_stopped_ranks_its_running_beams_among_the_finished() -> None:
+    """Two steps by hand: one hypothesis ended at 0.6, the beams that run stand at 0.35 and at 0.05 of two tokens."""
+    beams = BeamSearch(2, 9, frozenset({0}))
+    ln = math.log
+    beams.advance([[(0, ln(0.6)), (1, ln(0.35)), (2, ln(0.05))]])
+    assert [found.tokens for found in beams.best()] == [(0,), (1,)], "three of them, and two are returned"
+    beams.advance([[(3, ln(0.9)), (4, ln(0.06))], [(3, ln(1.0)), (4, ln(1e-6))]])
+    assert beams.outputs == [(1, 3), (2, 3)] and not beams.done
+    best = beams.best()
+    assert [(found.tokens, found.stop, found.cut) for found in best] == [((0,), 0, False), ((1, 3), None, True)]
+    assert [found.score for found in best] == pytest.approx([ln(0.6), ln(0.35 * 0.9) / 2])
