@@ -77,6 +77,8 @@ _KINDS: dict[type, Kind] = {
     ev.SwappedIn: Kind.SWAP_IN,
     ev.Forked: Kind.FORK,
     ev.SequenceFinished: Kind.SAMPLE,
+    ev.Searched: Kind.SAMPLE,
+    ev.Chosen: Kind.SAMPLE,
     ev.Passed: Kind.SKIP,
     ev.Promoted: Kind.MOVE,
     ev.Demoted: Kind.MOVE,
@@ -294,6 +296,22 @@ def _sample(line: Line, e: ev.SequenceFinished, ascii: bool, g: Glyphs) -> str:
     return text if e.stop_reason is None else f"{text} at {short_id(repr(e.stop_reason), ascii)}"
 
 
+def _searched(line: Line, e: ev.Searched, ascii: bool, g: Glyphs) -> str:
+    if not e.outputs:
+        return f"{short_id(e.id, ascii)}  beam search found nothing"
+    best = e.outputs[0]
+    text = f"{short_id(e.id, ascii)}  beam search returns {len(e.outputs)}, the best of {_tokens(len(best.tokens))}"
+    return f"{text}: log-prob {best.logprob:.2f}, score {best.score:.3f}"
+
+
+def _chosen(line: Line, e: ev.Chosen, ascii: bool, g: Glyphs) -> str:
+    samples = ", ".join(
+        f"{seq} (log-prob {logprob:.2f})" for seq, logprob in zip(e.seqs[:3], e.logprobs[:3], strict=True)
+    )
+    more = f" and {len(e.seqs) - 3} more" if len(e.seqs) > 3 else ""
+    return f"{short_id(e.id, ascii)}  returns sample{'s' if len(e.seqs) > 1 else ''} {samples}{more}"
+
+
 def _passed(line: Line, e: ev.Passed, ascii: bool, g: Glyphs) -> str:
     heads = ", ".join(short_id(head, ascii) for head in e.heads[:3])
     more = f" and {len(e.heads) - 3} more" if len(e.heads) > 3 else ""
@@ -411,6 +429,8 @@ _WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
     ev.SwappedIn: _swapped_in,
     ev.Forked: _forked,
     ev.SequenceFinished: _sample,
+    ev.Searched: _searched,
+    ev.Chosen: _chosen,
     ev.Passed: _passed,
     ev.Promoted: _promoted,
     ev.Demoted: _demoted,

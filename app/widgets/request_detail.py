@@ -11,10 +11,11 @@ from vtop.app import safe_text
 from vtop.app.glyphs import letter, thin_bar
 from vtop.app.view import View
 from vtop.app.widgets.panel import ListPanel, Rows
-from vtop.app.widgets.reasons import head_of, host_blocks, short_id, why_waiting
+from vtop.app.widgets.reasons import head_of, host_blocks, ordinal, short_id, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count, duration, share
 from vtop.app.widgets.urgency import Slack, aging_of, slack_of, slack_text, waits
+from vtop.engine.events import BeamOutput
 from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView, SequenceView
 
@@ -76,6 +77,10 @@ class RequestDetail(ListPanel):
             lines += self._table(seq, index if len(request.sequences) > 1 else None, view, width)
             lines += self._sharing(seq, state)
         lines += self._prompt(request, view, width)
+        if request.found:
+            for place, output in enumerate(request.found, start=1):
+                lines += self._returned(output, place, view, width)
+            return lines
         if len(request.sequences) > 1:
             for index in range(len(request.sequences)):
                 lines += self._sample(request, index, view, width)
@@ -235,17 +240,33 @@ class RequestDetail(ListPanel):
 
     def _sample(self, request: RequestView, index: int, view: View, width: int) -> list[Line]:
         """The end of the text of one of several samples, and how it ended."""
-        palette = self.palette
         seq = request.sequences[index]
         ended = seq.finish_reason or request.finish_reason
         if seq.finish_reason and seq.stop_reason is not None:
             ended += f" at {seq.stop_reason!r}"
         fact = f"{count(len(seq.output_tokens))} tok, {short_id(ended, view.ascii) or 'goes on'}"
+        if index in request.chosen:
+            place = list(request.chosen).index(index) + 1
+            fact += f", returned {ordinal(place)}, log-prob {request.chosen[index]:.2f}"
+        elif request.chosen:
+            fact += ", not returned"
         lines = [self._section(f"sample {index}", fact, width)]
-        shown = safe_text.tail(seq.text, width - 2, SAMPLE_ROWS, ascii=view.ascii)
-        if not shown or not seq.text:
-            return [*lines, [("  nothing yet", palette.faint)]]
-        return lines + [[(f"  {row}", palette.base)] for row in shown]
+        return lines + self._end_of(seq.text, "nothing yet", view, width)
+
+    def _returned(self, output: BeamOutput, place: int, view: View, width: int) -> list[Line]:
+        """An output of a beam search: its score, how it ended, and the end of its text."""
+        fact = f"{count(len(output.tokens))} tok, {short_id(output.reason, view.ascii)}"
+        if output.stop_reason is not None:
+            fact += f" at {short_id(repr(output.stop_reason), view.ascii)}"
+        fact += f", log-prob {output.logprob:.2f}, score {output.score:.3f}"
+        lines = [self._section(f"returned {ordinal(place)}", fact, width)]
+        return lines + self._end_of(output.text, "no text", view, width)
+
+    def _end_of(self, text: str, nothing: str, view: View, width: int) -> list[Line]:
+        shown = safe_text.tail(text, width - 2, SAMPLE_ROWS, ascii=view.ascii)
+        if not shown or not text:
+            return [[(f"  {nothing}", self.palette.faint)]]
+        return [[(f"  {row}", self.palette.base)] for row in shown]
 
     def _output(self, request: RequestView, view: View, width: int, room: int) -> list[Line]:
         palette = self.palette

@@ -41,6 +41,16 @@ CASES: list[tuple[ev.AnyEvent, str]] = [
     ),
     (ev.Forked("B", 0, 2, [1, 2]), "B  3 samples, 2 blocks shared"),
     (ev.SequenceFinished("B", 1, "stop", 7, stop_reason=NASTY), "B  sample 1 ended: stop, 7 tokens at '[/]\\x1b[31m'"),
+    (
+        ev.Searched("B", [ev.BeamOutput([4, 5], NASTY, -3.25, -1.625, "stop", NASTY)] * 2, 5),
+        "B  beam search returns 2, the best of 2 tokens: log-prob -3.25, score -1.625",
+    ),
+    (ev.Searched("B", [], 0), "B  beam search found nothing"),
+    (ev.Chosen("B", [2], [-1.5]), "B  returns sample 2 (log-prob -1.50)"),
+    (
+        ev.Chosen("B", [2, 0, 1, 3], [-1.5, -2.0, -3.0, -4.0]),
+        "B  returns samples 2 (log-prob -1.50), 0 (log-prob -2.00), 1 (log-prob -3.00) and 1 more",
+    ),
     (ev.Passed("B", ["A", NASTY], 1, 4), "B  fits and passes A, [/]␛[31m, 1 of 4"),
     (ev.Promoted("B", ev.MoveCause.STARVED, 3, 0, (0.0,)), "B  level 3 → 0: it waited too long"),
     (ev.Demoted("B", 0, 1, (0.0,)), "B  level 0 → 1: it used up its quantum"),
