@@ -38,10 +38,12 @@ class SamplingParams:
     max_tokens None means until the model's limit or the end of the KV pool.
     logprobs k returns the sampled token's log-probability and the k most likely ones, per output token;
     prompt_logprobs likewise per prompt token (the first has none).
-    n outputs are returned, the likeliest of best_of (default: n) that are computed. With seed s they are those of
+    n outputs are returned, the likeliest of best_of (default: n) that are computed; one that was aborted counts only
+    when all were. With seed s they are those of
     separate requests with seeds s, s + 1 …
     beam_width w searches with w beams instead and returns the best n; hypotheses are ranked by
-    log-probability / length ** length_penalty, early_stopping is true, false or "never" (see `beam.py`).
+    log-probability / length ** length_penalty, early_stopping is true, false or "never" (see `beam.py`). Stop strings,
+    min_tokens and logprobs hold for each hypothesis.
 
     Raises BadValue naming the field when a value cannot be used.
     """

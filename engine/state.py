@@ -210,7 +210,10 @@ class EngineState(BlockFold):
             self._output_at(view)
 
     def _chosen(self, e: ev.Chosen) -> None:
-        self.requests[e.id].chosen = dict(zip(e.seqs, e.logprobs, strict=True))
+        view = self.requests[e.id]
+        for seq, logprob in zip(e.seqs, e.logprobs, strict=True):
+            view.sequences[seq].logprob = logprob
+        view.chosen = e.seqs
 
     def _finished(self, e: ev.Finished) -> None:
         view = self.requests.pop(e.id)

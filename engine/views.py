@@ -58,6 +58,7 @@ class SequenceView:
     text_parts: list[str] = field(default_factory=list)
     finish_reason: str = ""  # of one of several samples that ended before its request
     stop_reason: str | int | None = None
+    logprob: float | None = None  # of its output, where best_of chose it
 
     def __deepcopy__(self, memo: dict[int, object]) -> SequenceView:
         """What the lists hold never changes; to look at each token would take a second for a thousand requests."""
@@ -117,7 +118,7 @@ class RequestView:
     message: str = ""
     found: list[ev.BeamOutput] = field(default_factory=list)  # what a beam search returned, best first
     rounds: int = 0  # of that search: tokens of its longest beam
-    chosen: dict[int, float] = field(default_factory=dict)  # of best_of: sequences returned, best first, and log-prob.
+    chosen: list[int] = field(default_factory=list)  # sequences that best_of returned, best first
     history: deque[Told] = field(default_factory=lambda: deque(maxlen=KEEP_HISTORY))  # decisions about it
 
     def __deepcopy__(self, memo: dict[int, object]) -> RequestView:
@@ -144,7 +145,7 @@ class RequestView:
         """Of several outputs the best, once it is known which; before, the first."""
         if self.found:
             return self.found[0].text
-        return self.sequences[next(iter(self.chosen), 0)].text
+        return self.sequences[self.chosen[0] if self.chosen else 0].text
 
     @property
     def planned_output(self) -> int:

@@ -246,8 +246,7 @@ class RequestDetail(ListPanel):
             ended += f" at {seq.stop_reason!r}"
         fact = f"{count(len(seq.output_tokens))} tok, {short_id(ended, view.ascii) or 'goes on'}"
         if index in request.chosen:
-            place = list(request.chosen).index(index) + 1
-            fact += f", returned {ordinal(place)}, log-prob {request.chosen[index]:.2f}"
+            fact += f", returned {ordinal(request.chosen.index(index) + 1)}, log-prob {seq.logprob or 0.0:.2f}"
         elif request.chosen:
             fact += ", not returned"
         lines = [self._section(f"sample {index}", fact, width)]

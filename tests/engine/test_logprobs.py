@@ -70,7 +70,7 @@ def test_a_cached_prompt_is_computed_again_for_its_log_probabilities(model: Any,
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-@pytest.mark.parametrize("samples", [{}, {"n": 2, "temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("samples", [{}, {"n": 2, "temperature": 1.0, "seed": 3}, {"beam_width": 2}])
 def test_through_chunks_hits_and_preemptions(model: Any, mode: str, samples: dict[str, Any]) -> None:
     """Six requests with one prompt, three tokens a step: preempted while their prompts are computed, and after."""
 

@@ -163,8 +163,8 @@ def test_the_samples_that_best_of_returns_are_told() -> None:
     best = sorted(every, key=lambda index: -every[index])[:2]  # type: ignore[operator]
     assert [output.index for output in engine.outputs["some"].outputs] == best
     view = engine.state.find("some")
-    assert view is not None and list(view.chosen) == best and logprobs(engine, "some") == view.chosen
-    assert list(view.chosen.values()) == pytest.approx([every[index] for index in best])
+    assert view is not None and view.chosen == list(logprobs(engine, "some")) == best
+    assert [seq.logprob for seq in view.sequences] == [every[i] if i in best else None for i in range(4)]
     assert view.text == engine.outputs["some"].outputs[0].text
     assert not engine.events(ev.Chosen, "all"), "all of them are returned"
 
