@@ -207,8 +207,10 @@ class SchedulerCore(SchedulerState):
         request = seq.request
         seq.finish_reason, seq.stop_reason = reason, stop_reason
         last = all(other.ended or other is seq for other in request.sequences)
-        whole = [other for other in request.sequences if other.finish_reason not in (None, FinishReason.ABORT)]
-        if last and (seq in whole or not whole):
+        aborted = reason is FinishReason.ABORT and any(
+            o.finish_reason is not FinishReason.ABORT for o in request.sequences
+        )
+        if last and len(request.sequences) == request.params.n and not aborted:
             self.finish(request, reason, stop_reason=stop_reason, message=message)
             return
         seq.ended = True
@@ -219,10 +221,11 @@ class SchedulerCore(SchedulerState):
         self._events.append(
             ev.SequenceFinished(request.request_id, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
-        if last:  # aborted, and there are whole ones
-            found = whole[-1]
-            assert found.finish_reason is not None
-            self.finish(request, found.finish_reason, stop_reason=found.stop_reason)
+        if last:
+            best = request.chosen()[0]
+            assert best.finish_reason is not None
+            text = message if best.finish_reason is reason else ""
+            self.finish(request, best.finish_reason, stop_reason=best.stop_reason, message=text)
 
     def fork_beam(self, parent: Sequence, child: Sequence) -> None:
         """`child` goes on from where `parent` is, with the same blocks."""

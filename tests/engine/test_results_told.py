@@ -201,6 +201,21 @@ def test_aborting_the_last_sample_that_runs_leaves_the_whole_ones() -> None:
     assert view is not None and [seq.finish_reason for seq in view.sequences] == ["stop", "stop", "abort"]
 
 
+def test_best_of_ends_as_its_best_sample_did() -> None:
+    """One sample meets a stop token, the others go to the limit; the request ended as the one it returns."""
+    engine = AuditedEngine(64)
+    engine.add("probe", PROMPT, 8, n=3, logprobs=0, **RANDOM)
+    engine.run()
+    ends = tuple(engine.output("probe", index)[2] for index in (0, 1))
+    engine.add("a", PROMPT, 8, n=1, best_of=3, stop_token_ids=ends, **RANDOM)
+    engine.run()
+    [output] = engine.outputs["a"].outputs
+    assert output.finish_reason == "stop", "the shorter ones are likelier"
+    view = engine.state.find("a")
+    assert view is not None and (view.finish_reason, view.stop_reason) == ("stop", output.stop_reason)
+    assert [seq.finish_reason for seq in view.sequences] == ["stop", "stop", "length"]
+
+
 def test_when_all_samples_are_aborted_what_there_is_is_returned() -> None:
     engine = AuditedEngine(64)
     engine.add("a", PROMPT, 30, n=1, best_of=2, **RANDOM)
