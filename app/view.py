@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,13 +15,19 @@ COLOURINGS: tuple[Colouring, ...] = ("owner", "state", "age", "refs")
 
 @dataclass(slots=True)
 class History:
-    """Series for the charts, one point per fixed span of engine time; bounded, oldest first."""
+    """Series for the charts, one point per `span` seconds of engine time; bounded, oldest first."""
 
     capacity: int = 600
+    span: float = 0.25
     kv_used: list[float] = field(default_factory=list)  # share of the pool, 0 … 1
     running: list[float] = field(default_factory=list)
     waiting: list[float] = field(default_factory=list)
     tokens_per_second: list[float] = field(default_factory=list)
+
+    def still(self) -> History:
+        """A copy that stands still while this one goes on."""
+        series = (list(values) for values in (self.kv_used, self.running, self.waiting, self.tokens_per_second))
+        return History(self.capacity, self.span, *series)
 
 
 @dataclass(slots=True)
@@ -41,6 +48,14 @@ class View:
     history: History = field(default_factory=History)
     service: Service = field(default_factory=Service)
     version: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens per second as of late; 0 when nothing runs, and unchanged by a pause."""
+        values = self.history.tokens_per_second
+        if self.state is None or not self.state.running or not values or not math.isfinite(values[-1]):
+            return 0.0
+        return values[-1]
 
     def touch(self) -> None:
         self.version += 1
