@@ -42,6 +42,13 @@ class HistoryWriter:
         self._pass(before, levels, early)
         self._pass(after, during, tokens - early)
         self._look(state)
+        self.history.rate = self._rate()
+
+    def _rate(self) -> float:
+        """Over a whole span as soon as there is one: the open one and the end of that before."""
+        if len(self.history.tokens_per_second) < 2:
+            return self._tokens / self._passed if self._passed else 0.0
+        return (self._tokens + self.history.tokens_per_second[-1] * (self._span - self._passed)) / self._span
 
     def _look(self, state: EngineState) -> None:
         """Remember how the state is until the next Frame."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vtop.app.charts import latest
 from vtop.app.service import Service
 from vtop.engine.state import EngineState, RequestView
 
@@ -19,6 +19,7 @@ class History:
 
     capacity: int = 600
     span: float = 0.25
+    rate: float | None = None  # tokens per second in the span up to now
     kv_used: list[float] = field(default_factory=list)  # share of the pool, 0 … 1
     running: list[float] = field(default_factory=list)
     waiting: list[float] = field(default_factory=list)
@@ -27,7 +28,7 @@ class History:
     def still(self) -> History:
         """A copy that stands still while this one goes on."""
         series = (list(values) for values in (self.kv_used, self.running, self.waiting, self.tokens_per_second))
-        return History(self.capacity, self.span, *series)
+        return History(self.capacity, self.span, self.rate, *series)
 
 
 @dataclass(slots=True)
@@ -52,10 +53,9 @@ class View:
     @property
     def tokens_per_second(self) -> float:
         """Output tokens per second as of late; 0 when nothing runs, and unchanged by a pause."""
-        values = self.history.tokens_per_second
-        if self.state is None or not self.state.running or not values or not math.isfinite(values[-1]):
-            return 0.0
-        return values[-1]
+        history = self.history
+        rate = latest(history.tokens_per_second) if history.rate is None else history.rate
+        return rate if self.state is not None and self.state.running else 0.0
 
     def touch(self) -> None:
         self.version += 1

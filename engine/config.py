@@ -108,8 +108,8 @@ class EngineConfig:
     max_prefill_steps: int = _option(3, "prefill-first: prompt steps in a row while decodes wait; 0 is no bound")
     admission: Admission = _option(
         "reserve-full-prompt",
-        "admit when the whole prompt fits in available blocks, when its first chunk does, or when nobody that runs can run "
-        "out of blocks whatever it generates",
+        "admit when the whole prompt fits in what is available, when its first chunk does, or when nobody running can "
+        "run out of blocks whatever it generates",
     )
     watermark: float = _option(
         None, "share of the pool that admission leaves available while something runs (default: 0; vllm-v0: 0.01)"

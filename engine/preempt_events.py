@@ -11,8 +11,9 @@ class GaveWay(Event, frozen=True, kw_only=True):
 
     `for_id` is its own id when it gave way itself. `used_before` and `used_after` are blocks of the pool in use, of
     `pool`; `count` is the how-many-th preemption of this request, of either kind. `rule` is the victim rule that chose
-    it (empty where none did). `pool_after` is the size to which the pool is resized, where that is the cause. `key` is its key in the queue where it waits now, `for_key` that of the other. `why` says why in this way;
-    `swap_seconds` and `recompute_seconds` are the estimates that hybrid compared, None where unknown.
+    it, empty where none did. `key` is its key in the queue where it waits now, `for_key` that of the other. `why` says
+    why in this way; `swap_seconds` and `recompute_seconds` are the estimates that hybrid compared, None where unknown.
+    `pool_after` is the size to which the pool shrinks, where that is the cause.
     """
 
     id: str

@@ -10,7 +10,7 @@ from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView
 
 ID_CELLS = 24  # an id inside a sentence
-REASON_CELLS = 26  # least for a reason with its step
+REASON_CELLS = 40  # for a reason with its step
 FITS = "fits, next step"
 
 
@@ -59,7 +59,9 @@ def reason_now(request: RequestView, state: EngineState, ascii: bool = False, wi
     text = reason_text(reason, ascii, own=request.id)
     if safe_text.cells(text + at) <= width:
         return text + at
-    if isinstance(reason, ev.NeedsBlocks):
+    if isinstance(reason, ev.SwappedFirst):
+        text = f"{short_id(reason.id, ascii)} returns first"
+    elif isinstance(reason, ev.NeedsBlocks):
         text = f"needs {reason.total} blk, {reason.available} available"
         if safe_text.cells(text + at) > width:
             return f"needs {reason.total}, {reason.available} available {glyphs(ascii).dot} {request.reason_step}"
@@ -97,9 +99,7 @@ def why_waiting(
         why = f"behind {short_id(head.id, ascii)}"
     elif request.reason is not None:
         if out and room < REASON_CELLS:  # the mark says as much
-            before, room = f"{glyphs(ascii).swap_out} ", width - 2
-            after = after if room - safe_text.cells(after) >= REASON_CELLS else ""
-            room -= safe_text.cells(after)
+            before, after, room = f"{glyphs(ascii).swap_out} ", "", width - 2
         why = reason_now(request, state, ascii, room)
     else:
         why = "returns next" if out else "next"

@@ -197,4 +197,5 @@ class V0Swapping(PresetScheduler):
     def _too_large(self, request: Request) -> str:
         total, watermark = self.blocks.pool.total, self.options.watermark_blocks
         need = self._blocks_of_prompt(request)
-        return f"needs {need} blocks of {self.blocks.block_size}; the pool has {total}, of which {watermark} stay available"
+        size = self.blocks.block_size
+        return f"needs {need} blocks of {size}; the pool has {total}, of which {watermark} stay available"

@@ -85,15 +85,15 @@ async def test_a_scenario_is_sent_with_its_options_or_without() -> None:
         await pilot.pause()
         command = feed.sent[-1]
         assert isinstance(command, cmd.LoadWorkload)
-        assert command.workload.name == "hol/fcfs" and command.num_blocks is None and command.options == ()
-        assert command.stretch is None
+        assert command.workload.name == "hol/fcfs" and command.num_blocks == 128 and command.stretch is None
         await until(pilot, lambda: "hol:fcfs: 11 requests to come" in screen_text(app))
-        assert "Head-of-line blocking" in screen_text(app)  # the line to look at, below the header
+        assert "at 1.5 s 9 wait, the head" in screen_text(app)  # the line to look at, below the header
+        assert "not as it expects: blocks 128 (here 64), " in screen_text(app)
         await picked(pilot, MARK + "hol")
         await pilot.press("right", "down", "right", "enter")
         await pilot.pause()
         command = feed.sent[-1]
-        assert isinstance(command, cmd.LoadWorkload) and command.num_blocks == 128
+        assert isinstance(command, cmd.LoadWorkload) and command.num_blocks is None and command.options == ()
         assert command.workload.name == f"hol/{find_scenario('hol').variants[1].name}"
 
 
@@ -157,7 +157,7 @@ async def test_a_scenario_runs_in_the_engine_that_is_there_and_again_under_other
     async with simulated() as (app, pilot, _):
         for _ in range(2):
             await picked(pilot, MARK + "thrash")
-            await pilot.press("down", "right", "enter")  # type: ignore[attr-defined]
+            await pilot.press("enter")  # type: ignore[attr-defined]
             await pilot.pause(0.1)  # type: ignore[attr-defined]
         state = app.pump.live
         assert state is not None
@@ -166,6 +166,9 @@ async def test_a_scenario_runs_in_the_engine_that_is_there_and_again_under_other
         assert state.num_blocks == 128 and state.options["admission"] == "first-chunk"
         assert state.totals.preemptions > 0
         await settle(pilot, app)  # type: ignore[arg-type]
+        line = screen_lines(app)[2]
+        said = "not as it expects: enable_prefix_caching off (here on), preset vllm-v1 (here sensible)"
+        assert said in line and "blocks" not in line
         assert "IDLE" in screen_text(app) and "virtual ×max" in screen_text(app)
 
 
