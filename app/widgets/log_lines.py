@@ -154,6 +154,8 @@ def words(line: Line, ascii: bool, width: int = 1000) -> str:
             return _preempted_short(line.event, ascii, glyphs(ascii), width)
         if isinstance(line.event, ev.SwappedOut):
             return _swapped_out_short(line.event, ascii, glyphs(ascii), width)
+        if isinstance(line.event, ev.Waits):
+            return _waits_short(line.event, ascii, width)
     return _WORDS[type(line.event)](line, line.event, ascii, glyphs(ascii))
 
 
@@ -186,6 +188,15 @@ def _admitted(line: Line, e: ev.Admitted, ascii: bool, g: Glyphs) -> str:
 
 def _waits(line: Line, e: ev.Waits, ascii: bool, g: Glyphs) -> str:
     return f"{short_id(e.id, ascii)}  {reason_text(e.reason, ascii, own=e.id)}"
+
+
+def _waits_short(e: ev.Waits, ascii: bool, width: int) -> str:
+    """What is needed in one number where the parts would be cut."""
+    text, reason = reason_text(e.reason, ascii, own=e.id), e.reason
+    name = short_id(e.id, ascii)
+    if isinstance(reason, ev.NeedsBlocks) and cells(name) + 2 + cells(text) > width:
+        text = f"needs {reason.total} blk, {reason.available} available"
+    return f"{name}  {text}"
 
 
 def _skipped(line: Line, e: ev.Skipped, ascii: bool, g: Glyphs) -> str:

@@ -228,7 +228,8 @@ class Reader:
             events = [e for frame in self.told if frame.step == step for e in frame.events]
             if kind == "wait" and (numbers := re.search(r"needs (\d+) blk.*?, (\d+) (available|free)", rest)):
                 reasons = [e.reason for e in events if isinstance(e, ev.Waits) and e.id == request_id]
-                seen = [(r.need, r.free + getattr(r, "cached", 0)) for r in reasons if isinstance(r, ev.NeedsBlocks)]
+                blocks = [r for r in reasons if isinstance(r, ev.NeedsBlocks)]
+                seen = [(r.need, r.free + getattr(r, "cached", 0)) for r in blocks]
                 SEEN["wait line"] += 1
                 assert (int(numbers[1]), int(numbers[2])) in seen and numbers[3] == "available", (line, seen)
             if kind in ("PREEMPT", "SWAPOUT"):
