@@ -100,11 +100,12 @@ def holds(state: EngineState, request: RequestView) -> bool:
 
 
 def _no_seat(state: EngineState, request: RequestView, limit: int) -> bool:
-    preset = state.options.get("preset", "sensible")
-    if preset == "vllm-v1":  # seats are of requests
+    options = state.options
+    if "max_active_seqs" in str(options.get("preset_quirks", "")):
+        return True  # a cap of its own: what it left is not known
+    limit = options.get("max_num_seqs", limit)
+    if options.get("preset") == "vllm-v1":  # seats are of requests
         return len(state.running) >= limit
-    if preset == "sensible":
-        limit = state.options.get("max_num_seqs", limit)
     return state.seats > 0 and state.seats + len(request.sequences) > limit
 
 

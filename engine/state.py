@@ -151,7 +151,8 @@ class EngineState(BlockFold):
         view.queued_at = self.began
         view.scheduled_tokens = 0
         view.reason = None
-        self.last_step.preemptions += 1
+        if e.cause not in _BETWEEN_STEPS:
+            self.last_step.preemptions += 1
         self.totals.preemptions += 1
         self.totals.tokens_lost += e.tokens_lost
 
@@ -252,6 +253,8 @@ class EngineState(BlockFold):
 def _same_wait(told: Told, event: ev.Waits) -> bool:
     return isinstance(told.event, ev.Waits) and type(told.event.reason) is type(event.reason)
 
+
+_BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_RESET})
 
 # Arrived is told before its view exists; it stands in the view's own fields
 _DECISIONS = frozenset(

@@ -12,6 +12,7 @@ from vtop.engine.state import EngineState, RequestView
 ID_CELLS = 24  # an id inside a sentence
 REASON_CELLS = 40  # for a reason with its step
 FITS = "fits, next step"
+_NO_LONGER = {ev.NeedsSeat: "a seat is open, next step", ev.SwappedFirst: "next"}
 
 
 def short_id(request_id: str, ascii: bool = False, most: int = ID_CELLS) -> str:
@@ -54,7 +55,7 @@ def reason_now(request: RequestView, state: EngineState, ascii: bool = False, wi
     if reason is None:
         return ""
     if not holds(state, request):
-        return "next" if isinstance(reason, ev.SwappedFirst) else FITS
+        return _NO_LONGER.get(type(reason), FITS)
     at = f" {glyphs(ascii).dot} step {request.reason_step}"
     text = reason_text(reason, ascii, own=request.id)
     if safe_text.cells(text + at) <= width:
@@ -75,13 +76,12 @@ def reason_sentence(request: RequestView, state: EngineState, ascii: bool = Fals
         return reason_now(request, state, ascii)
     if not holds(state, request):
         return f"{FITS}: needs {needed(state, reason)} blocks, {blocks_available(state.free, state.cached)} now"
-    parts = [f"needs {reason.need} blocks"]
+    parts = [f"step {request.reason_step}: needs {reason.need} blocks"]
     parts += [f"{reason.growth} that running ones grow by"] if reason.growth else []
     parts += [f"{reason.watermark} left as watermark"] if reason.watermark else []
     text = " + ".join(parts) + (f" = {reason.total}" if len(parts) > 1 else "")
     short = reason.total - reason.available
-    text += f"; {blocks_available(reason.free, reason.cached)}, {short} short"
-    return f"{text} {glyphs(ascii).dot} step {request.reason_step}"
+    return f"{text}; {blocks_available(reason.free, reason.cached)}, {short} short"
 
 
 def why_waiting(

@@ -95,6 +95,10 @@ class Reader:
         self.same("last step", last, state.last_step.step)
         limits = re.search(r"limit: (\w+)", header), re.search(r"limit: (\w+)", title["strip"])
         self.same("limit", *(found and found[1] for found in limits))
+        steps = [frame for frame in self.told if frame.ran]
+        gave_way = [e for e in steps[-1].events if isinstance(e, ev.GaveWay)] if steps else []
+        gone = self.number(title["strip"], r"▼ (\d+) preempted") or 0
+        self.same("preempted in the last step", gone, len(gave_way))
         self.same("running", self.number(header, r"running (\d+)"), self.number(title["running"], r"RUNNING  (\d+)"),
                   len(state.running))  # fmt: skip
         self.same("waiting", self.number(header, r"waiting (\d+)"), self.number(title["waiting"], r"WAITING  (\d+)"),
@@ -168,6 +172,12 @@ class Reader:
     def reason(self, request_id: str, text: str) -> None:
         """A reason about blocks is that of its step, with its numbers, and holds; or it says that it fits."""
         told = self.last_wait(request_id)
+        if "seat" in text:  # a request alone may have any number of samples
+            taken, most = self.state.seats, self.state.options["max_num_seqs"]
+            full = taken > 0 and taken + len(self.state.requests[request_id].sequences) > most
+            assert full != ("a seat is open, next step" in text), (text, taken, most)
+            SEEN["seat"] += 1
+            return
         if "fits, next step" in text:
             assert told is not None and self.fits(request_id, told[1]), (text, told)
             SEEN["fits"] += 1
@@ -204,7 +214,7 @@ class Reader:
             alone = not state.running and state.options["preset"] != "vllm-v0"
             need = reason.need + (0 if alone else reason.growth + reason.watermark)
             return need <= self.free + self.cached
-        return isinstance(reason, ev.NeedsSeat)
+        return False
 
     def why(self) -> None:
         text = "\n".join(self.app.text("why"))
@@ -250,7 +260,7 @@ async def watch(seeds: Sequence[int], moments: int) -> int:
         for seed in seeds:
             run = RandomRun(seed)
             checked += await observe(app, run, min(MOMENTS_A_RUN, moments - checked))
-    assert min(SEEN[what] for what in ("fits", "reason", "why", "wait line", "shrunk", "blk")) > 0, SEEN
+    assert min(SEEN[what] for what in ("fits", "seat", "reason", "why", "wait line", "shrunk", "blk")) > 0, SEEN
     return checked
 
 

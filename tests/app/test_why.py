@@ -27,8 +27,8 @@ async def test_why_names_the_need_who_is_ahead_and_who_must_end() -> None:
         assert isinstance(app.screen, WhyScreen)
         text = screen_text(app)
         for part in (
-            "behind big: needs 6 blocks",
-            "5 available, 1 short · step 1",
+            "behind big: step 1: needs 6 blocks",
+            "5 available, 1 short",
             "1: big",
             "for big: 6 blocks needed, 5 available now",
             "short",
@@ -72,7 +72,7 @@ async def test_why_a_swapped_one_is_out() -> None:
         assert "blocks on the host" in text and "needs" in text and "nobody" in text
         app.select("third")
         await settle(pilot, app)
-        assert f"1: {out}" in screen_text(app) and f"{out} first, swapped out: needs" in screen_text(app)
+        assert f"1: {out}" in screen_text(app) and f"{out} first, swapped out: step " in screen_text(app)
 
 
 async def test_without_a_selection_it_says_so() -> None:

@@ -51,9 +51,9 @@ def test_a_sentence_adds_up() -> None:
         state = waits(reason, blocks).state
         return reason_sentence(state.requests["A"], state)
 
-    one = "needs 25 blocks; 20 available (15 free + 5 cached), 5 short · step 2"
+    one = "step 2: needs 25 blocks; 20 available (15 free + 5 cached), 5 short"
     assert said(ev.NeedsBlocks(25, 15, cached=5)) == one
-    whole = "needs 12 blocks + 3 that running ones grow by + 2 left as watermark = 17; 5 available, 12 short · step 2"
+    whole = "step 2: needs 12 blocks + 3 that running ones grow by + 2 left as watermark = 17; 5 available, 12 short"
     assert said(ev.NeedsBlocks(12, 5, 2, 3), 20) == whole
     assert said(ev.NeedsBlocks(12, 5, 2, 3)) == "fits, next step: needs 17 blocks, 20 available now"
     assert said(ev.DecodesFirst(2)) == "decodes first, after 2 prompt steps · step 2"
@@ -73,7 +73,7 @@ def test_a_seat_that_is_there_again() -> None:
     request = frames.state.requests["A"]
     assert reason_now(request, frames.state) == "all 1 seats taken · step 2"
     frames.state.options["max_num_seqs"] = 2
-    assert reason_now(request, frames.state) == "fits, next step"
+    assert reason_now(request, frames.state) == "a seat is open, next step"
 
 
 def test_the_victim_itself() -> None:
