@@ -38,7 +38,7 @@ def unlike(look: Look, state: EngineState | None, virtual: bool) -> str:
     found = differences(look.expects, state)
     if not virtual:  # times were stretched with those of the jobs
         found = [d for d in found if d.name not in STRETCHED or d.here is None or d.expected is None]
-    return f"not as it expects: {', '.join(map(words, found))}" if found else ""
+    return f"differs: {', '.join(map(words, found))}" if found else ""
 
 
 class LookBar(Static):
@@ -92,8 +92,7 @@ class LookBar(Static):
         parts: list[str | tuple[str, str] | Content] = [(name, "bold $accent"), GAP]
         whole = self._cells(look) <= width
         if self._unlike:
-            # where all cannot be said, half of what is left
-            most = left if rows > 1 or whole else left // 2
+            most = left if rows > 1 or whole else left * 2 // 3
             said = shorten(self._unlike, most, ascii=self._ascii)
             parts += [(said, "$warning"), GAP]
             left -= cells(said) + len(GAP)
