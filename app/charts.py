@@ -47,6 +47,23 @@ def _levels(values: Sequence[float], columns: int, steps: int, top: float) -> np
     return heights
 
 
+def time_axis(width: int, seconds: float) -> str:
+    """`width` characters below an area that ends now and began `seconds` ago."""
+    start, middle, end = f"-{seconds_text(seconds)}", f"-{seconds_text(seconds / 2)}", "now"
+    if width < len(start) + 1 + len(end):
+        return end.rjust(width)[:width]
+    row = start.ljust(width - len(end)) + end
+    at = width // 2 - len(middle) // 2
+    if at > len(start) + 2 and at + len(middle) + 2 < width - len(end):
+        row = row[:at] + middle + row[at + len(middle) :]
+    return row
+
+
+def seconds_text(seconds: float) -> str:
+    """`7.5s`, `30s`."""
+    return f"{seconds:.0f}s" if seconds >= 10 or seconds == round(seconds) else f"{seconds:.1f}s"
+
+
 def round_top(value: float) -> float:
     """A round number at or above `value` with a little room, so that a scale stays put while values move."""
     if not math.isfinite(value) or value <= 0:

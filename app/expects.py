@@ -17,7 +17,7 @@ MACHINE = frozenset(
     {
         "model", "device", "dtype", "seed", "cpu_threads", "attention_backend", "gpu_memory_utilization",
         "kv_cache_memory", "swap_space", "max_model_len", "num_gpu_blocks_override", "num_host_blocks_override",
-        "max_num_batched_tokens", "preset_quirks",
+        "max_num_batched_tokens", "preset_quirks", "cpu_pack_weights", "enforce_eager", "compile",
     }
 )  # fmt: skip
 """Options that say where the engine runs, or that are compared by what became of them."""
@@ -41,7 +41,7 @@ def differences(expected: EngineConfig, state: EngineState) -> list[Difference]:
     if expected.num_gpu_blocks_override is not None:
         found.append(Difference("blocks", state.num_blocks, expected.num_gpu_blocks_override, True))
     budget = expected.token_budget(state.meta.max_model_len)
-    here = state.last_step.budget or state.meta.token_budget
+    here = state.token_budget
     found.append(Difference("max_num_batched_tokens", here, budget, "max_num_batched_tokens" in settable))
     if expected.num_host_blocks_override is not None:
         found.append(Difference("host blocks", len(state.host_ref_count), expected.num_host_blocks_override, False))
@@ -53,8 +53,8 @@ def differences(expected: EngineConfig, state: EngineState) -> list[Difference]:
 
 def told(found: list[Difference], *, setting: bool = False) -> str:
     """The differences in a sentence; with `setting`, only those that stay."""
-    live = [] if setting else [_words(d) for d in found if d.live]
-    fixed = [_words(d) for d in found if not d.live]
+    live = [] if setting else [words(d) for d in found if d.live]
+    fixed = [words(d) for d in found if not d.live]
     parts = []
     if live:
         parts.append(f"expects {', '.join(live)}")
@@ -63,7 +63,8 @@ def told(found: list[Difference], *, setting: bool = False) -> str:
     return "; ".join(parts)
 
 
-def _words(difference: Difference) -> str:
+def words(difference: Difference) -> str:
+    """`admission first-chunk (here reserve-full-prompt)`."""
     return f"{difference.name} {_shown(difference.expected)} (here {_shown(difference.here)})"
 
 

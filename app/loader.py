@@ -65,4 +65,4 @@ class Loader:
         name, count = f"{scenario.name}:{variant.name}", len(workload.jobs)
         rest = told(found, setting=loading.set_options)
         self.app.say(f"{name}: {count} request{'s' * (count != 1)} to come" + (f"; {rest}" if rest else ""))
-        self.app.show_look(Look(name, scenario.title, scenario.look))
+        self.app.show_look(Look(name, scenario.title, scenario.look, scenario.config(variant)))

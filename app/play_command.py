@@ -77,7 +77,7 @@ def scenario_and_variant(text: str) -> tuple[Scenario, Variant]:
 
 
 def look_of(scenario: Scenario, variant: Variant) -> Look:
-    return Look(f"{scenario.name}:{variant.name}", scenario.title, scenario.look)
+    return Look(f"{scenario.name}:{variant.name}", scenario.title, scenario.look, scenario.config(variant))
 
 
 def scenario_simulation(

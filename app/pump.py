@@ -44,6 +44,7 @@ class Pump:
         self._monotonic = monotonic
         self._history: HistoryWriter | None = None
         self._service = view.service
+        self._charts = view.history
         self._alarms = 0
         self._alarm = ""
         self._news = ""
@@ -59,7 +60,7 @@ class Pump:
             if meta is None:
                 return False
             self.live = EngineState(meta)
-            self._history = HistoryWriter(self.view.history, self.live)
+            self._history = HistoryWriter(self._charts, self.live)
             self.view.state = self.live
             self.view.now = self.live.time
             self.view.touch()
@@ -116,6 +117,7 @@ class Pump:
         if self.live is not None and not self.view.frozen:
             self.view.state = self.live.copy()
             self.view.service = self._service.still()
+            self.view.history = self._charts.still()
             self.view.frozen = True
             self.view.touch()
 
@@ -123,6 +125,7 @@ class Pump:
         """Show the live state again."""
         self.view.state = self.live
         self.view.service = self._service
+        self.view.history = self._charts
         self.view.frozen = False
         while self._kept:
             self._log(self._kept.popleft())

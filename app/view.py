@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vtop.app.charts import latest
 from vtop.app.service import Service
 from vtop.engine.state import EngineState, RequestView
 
@@ -14,13 +15,20 @@ COLOURINGS: tuple[Colouring, ...] = ("owner", "state", "age", "refs")
 
 @dataclass(slots=True)
 class History:
-    """Series for the charts, one point per fixed span of engine time; bounded, oldest first."""
+    """Series for the charts, one point per `span` seconds of engine time; bounded, oldest first."""
 
     capacity: int = 600
+    span: float = 0.25
+    rate: float | None = None  # tokens per second in the span up to now
     kv_used: list[float] = field(default_factory=list)  # share of the pool, 0 … 1
     running: list[float] = field(default_factory=list)
     waiting: list[float] = field(default_factory=list)
     tokens_per_second: list[float] = field(default_factory=list)
+
+    def still(self) -> History:
+        """A copy that stands still while this one goes on."""
+        series = (list(values) for values in (self.kv_used, self.running, self.waiting, self.tokens_per_second))
+        return History(self.capacity, self.span, self.rate, *series)
 
 
 @dataclass(slots=True)
@@ -41,6 +49,13 @@ class View:
     history: History = field(default_factory=History)
     service: Service = field(default_factory=Service)
     version: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens per second as of late; 0 when nothing runs, and unchanged by a pause."""
+        history = self.history
+        rate = latest(history.tokens_per_second) if history.rate is None else history.rate
+        return rate if self.state is not None and self.state.running else 0.0
 
     def touch(self) -> None:
         self.version += 1

@@ -108,11 +108,11 @@ class EngineConfig:
     max_prefill_steps: int = _option(3, "prefill-first: prompt steps in a row while decodes wait; 0 is no bound")
     admission: Admission = _option(
         "reserve-full-prompt",
-        "admit when the whole prompt fits in free blocks, when its first chunk does, or when nobody that runs can run "
-        "out of blocks whatever it generates",
+        "admit when the whole prompt fits in what is available, when its first chunk does, or when nobody running can "
+        "run out of blocks whatever it generates",
     )
     watermark: float = _option(
-        None, "share of the pool that admission leaves free while something runs (default: 0; vllm-v0: 0.01)"
+        None, "share of the pool that admission leaves available while something runs (default: 0; vllm-v0: 0.01)"
     )
     scheduling_policy: str = _option(
         "fcfs",
@@ -134,7 +134,7 @@ class EngineConfig:
     max_predicted_ttft: float | None = _option(
         None, "seconds; refuse a request when what waits before it takes longer to prefill (default: no bound)"
     )
-    victim: VictimRuleName = _option("latest", "who is preempted when no block is free")
+    victim: VictimRuleName = _option("latest", "who is preempted when no block is available")
     preemption_mode: PreemptionMode = _option("recompute", "what happens to a victim's KV")
     request_timeout: float | None = _option(None, "seconds after which a request is ended (default: never)")
 
@@ -198,9 +198,14 @@ class EngineConfig:
         """Tokens a step may compute, once the model's limit is known."""
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
-        if self.batching == "prefill-first":
-            return max(max_model_len, DEFAULT_PREFILL_FIRST_BUDGET)
-        return DEFAULT_TOKEN_BUDGET if self.preset == "sensible" else DEFAULT_VLLM_BUDGET
+        return default_budget(self.batching, self.preset, max_model_len)
+
+
+def default_budget(batching: str, preset: str, max_model_len: int) -> int:
+    """Tokens a step may compute when `max_num_batched_tokens` is not given."""
+    if batching == "prefill-first":
+        return max(max_model_len, DEFAULT_PREFILL_FIRST_BUDGET)
+    return DEFAULT_TOKEN_BUDGET if preset == "sensible" else DEFAULT_VLLM_BUDGET
 
 
 def option_help(name: str) -> str:

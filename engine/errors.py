@@ -44,9 +44,9 @@ class PoolError(Exception):
 
 
 class NoFreeBlocks(PoolError):
-    """`need` blocks were asked for and only `free` are free. Callers ask `can_*` first."""
+    """`need` blocks were asked for and only `available` are. Callers ask `can_*` first."""
 
-    def __init__(self, need: int, free: int) -> None:
+    def __init__(self, need: int, available: int) -> None:
         self.need = need
-        self.free = free
-        super().__init__(f"need {need} blocks, {free} free")
+        self.available = available
+        super().__init__(f"need {need} blocks, {available} available")

@@ -89,7 +89,7 @@ class Refused(Event, frozen=True, tag="refused"):
 
 
 class Admitted(Event, frozen=True, tag="admitted"):
-    """From waiting to running. `need` blocks were asked of `free`; `resumed` after a preemption."""
+    """From waiting to running. `need` blocks were asked of `free` + `cached`; `resumed` after a preemption."""
 
     id: str
     serial: int
@@ -97,10 +97,12 @@ class Admitted(Event, frozen=True, tag="admitted"):
     need: int
     free: int
     watermark: int = 0
+    cached: int = 0
 
 
 class Waits(Event, frozen=True, tag="waits"):
-    """The head of the waiting queue was not admitted, and why. Told when the reason or the head changes.
+    """The head of the waiting queue was not admitted, and why. Told when the reason (its numbers too) or the head
+    changes: one told at an earlier step still holds.
 
     Everybody behind the head waits because of it: nothing overtakes.
     """

@@ -26,17 +26,20 @@ class Explanation:
     """Answer to *why* for one request.
 
     `reason` is its own, or that of the `head` everybody behind waits for. `ahead` are the ids before it, next one
-    first. For a wait for blocks: `need` must be free (with growth and watermark), `free` are; `endings` are running
-    requests in the order in which they must end at the latest, until enough is free (`enough`).
+    first. For a wait for blocks: `need` must be available (with growth and watermark), `available` are now; `endings`
+    are running requests in the order in which they must end at the latest, until enough is (`enough`). `reason` was
+    decided in `reason_step`; `holds` is false when it is one no longer, by what is available now.
     """
 
     id: str
     status: RequestStatus
     reason: ev.WaitReason | None
+    reason_step: int = 0
+    holds: bool = True
     head: str | None = None
     ahead: list[str] = field(default_factory=list)
     need: int = 0
-    free: int = 0
+    available: int = 0
     endings: list[Ending] = field(default_factory=list)
     enough: bool = True
     history: list[Told] = field(default_factory=list)
@@ -49,34 +52,68 @@ def explain(state: EngineState, request_id: str) -> Explanation | None:
         return None
     history = list(view.history)
     if view.status not in (RequestStatus.WAITING, RequestStatus.SWAPPED):
-        return Explanation(view.id, view.status, view.reason, free=state.free, history=history)
+        return Explanation(
+            view.id, view.status, view.reason, view.reason_step, available=state.available, history=history
+        )
     # swapped requests return before anybody is admitted
     order = [other.id for other in state.swapped_order()]
     if view.status is RequestStatus.WAITING:
         order += [other.id for other in state.waiting_order()]
     ahead = order[: order.index(view.id)]
-    head = state.requests.get(order[0])
-    reason = head.reason if head is not None and head.reason is not None else view.reason
-    need, endings, enough = _chain(state, reason)
+    head = state.requests[order[0]]  # whatever was said when another one was the head
+    need, endings, enough = _chain(state, head.reason)
     return Explanation(
         view.id,
         view.status,
-        reason,
-        head=None if head is None else head.id,
+        head.reason,
+        head.reason_step,
+        holds(state, head),
+        head=head.id,
         ahead=ahead,
         need=need,
-        free=state.free,
+        available=state.available,
         endings=endings,
         enough=enough,
         history=history,
     )
 
 
+def needed(state: EngineState, reason: ev.NeedsBlocks) -> int:
+    """Blocks that must be available now: without running requests nothing is kept for them."""
+    if not state.running and state.options.get("preset") != "vllm-v0":
+        return reason.need
+    return reason.total
+
+
+def holds(state: EngineState, request: RequestView) -> bool:
+    """Whether the reason of a waiting or swapped request, told in an earlier step, is still one in this state."""
+    reason = request.reason
+    match reason:
+        case ev.NeedsBlocks():
+            return needed(state, reason) > state.available
+        case ev.NeedsSeat():
+            return _no_seat(state, request, reason.limit)
+        case ev.SwappedFirst():
+            return bool(state.swapped)
+        case _:
+            return True
+
+
+def _no_seat(state: EngineState, request: RequestView, limit: int) -> bool:
+    options = state.options
+    if "max_active_seqs" in str(options.get("preset_quirks", "")):
+        return True  # a cap of its own: what it left is not known
+    limit = options.get("max_num_seqs", limit)
+    if options.get("preset") == "vllm-v1":  # seats are of requests
+        return len(state.running) >= limit
+    return state.seats > 0 and state.seats + len(request.sequences) > limit
+
+
 def _chain(state: EngineState, reason: ev.WaitReason | None) -> tuple[int, list[Ending], bool]:
-    """What must be free for the head, and who must end until it is."""
+    """What must be available for the head, and who must end until it is."""
     if isinstance(reason, ev.NeedsBlocks):
-        need = reason.need + reason.growth + reason.watermark
-        missing = need - state.free
+        need = needed(state, reason)
+        missing = need - state.available
     elif isinstance(reason, ev.NeedsSeat):
         need, missing = 1, 1
     else:

@@ -11,8 +11,9 @@ class GaveWay(Event, frozen=True, kw_only=True):
 
     `for_id` is its own id when it gave way itself. `used_before` and `used_after` are blocks of the pool in use, of
     `pool`; `count` is the how-many-th preemption of this request, of either kind. `rule` is the victim rule that chose
-    it. `key` is its key in the queue where it waits now, `for_key` that of the other. `why` says why in this way;
-    `swap_seconds` and `recompute_seconds` are the estimates that hybrid compared, None where unknown.
+    it, empty where none did. `key` is its key in the queue where it waits now, `for_key` that of the other. `why` says
+    why in this way; `swap_seconds` and `recompute_seconds` are the estimates that hybrid compared, None where unknown.
+    `pool_after` is the size to which the pool shrinks, where that is the cause.
     """
 
     id: str
@@ -28,6 +29,7 @@ class GaveWay(Event, frozen=True, kw_only=True):
     why: ModeWhy = ModeWhy.MODE
     swap_seconds: float | None = None
     recompute_seconds: float | None = None
+    pool_after: int | None = None
 
 
 class Preempted(GaveWay, frozen=True, kw_only=True, tag="preempted"):
@@ -57,7 +59,7 @@ class SwappedOut(GaveWay, frozen=True, kw_only=True, tag="swapped-out"):
 class SwappedIn(Event, frozen=True, tag="swapped-in"):
     """A swapped request runs again: `tables` are its sequences' tables, `pairs` the copies (host, device block).
 
-    `need` blocks were asked of `free`, `watermark` left free.
+    `need` blocks were asked of `free` + `cached`, `watermark` of them left.
     """
 
     id: str
@@ -67,3 +69,4 @@ class SwappedIn(Event, frozen=True, tag="swapped-in"):
     need: int
     free: int
     watermark: int = 0
+    cached: int = 0

@@ -1,4 +1,4 @@
-"""Who is preempted when no block is free, and what becomes of the KV that it held."""
+"""Who is preempted when no block is available, and what becomes of the KV that it held."""
 
 from __future__ import annotations
 

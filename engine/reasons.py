@@ -27,15 +27,25 @@ class Reason(msgspec.Struct, frozen=True, tag=True, tag_field="code"):
 
 
 class NeedsBlocks(Reason, frozen=True, tag="blocks"):
-    """Admission needs `need` blocks and leaves `watermark` free; only `free` are.
+    """Admission needs `need` blocks and leaves `watermark` available; only `free` + `cached` are.
 
-    `growth` of the need is kept for what running requests take while a preempted one is computed again.
+    `growth` more are kept for what running requests take while a preempted one is computed again.
     """
 
     need: int
     free: int
     watermark: int = 0
     growth: int = 0
+    cached: int = 0
+
+    @property
+    def available(self) -> int:
+        return self.free + self.cached
+
+    @property
+    def total(self) -> int:
+        """What must be available."""
+        return self.need + self.growth + self.watermark
 
 
 class NeedsBudget(Reason, frozen=True, tag="budget"):
@@ -85,8 +95,8 @@ class RefusalCode(StrEnum):
 
 
 class PreemptCause(StrEnum):
-    NO_FREE_BLOCK = "no-free-block"
-    POOL_RESIZED = "pool-resized"
+    NO_FREE_BLOCK = "no-free-block"  # and no cached one either
+    POOL_RESIZED = "pool-resized"  # it held blocks beyond the new size
     CACHE_RESET = "cache-reset"  # somebody forced the prefix cache to be forgotten
     MORE_URGENT = "more-urgent"  # preempt_for_waiting: for a waiting request
 

@@ -1,7 +1,7 @@
 """Checks of a scenario: small expressions over the runs of its variants.
 
     fcfs.ttft_mean["s*"] >= 50 * skip.ttft_mean["s*"]      a measure, of requests whose id matches, or "group:B"
-    fcfs.at(1.5).waiting == 9 and fcfs.at(1.5).free >= 32  the engine at a time
+    fcfs.at(1.5).waiting == 9 and fcfs.at(1.5).available >= 32  the engine at a time
     whole.gaps_over(0.1)["d*"] == 24                       gaps between tokens above so many seconds
     abs(a.end / b.end - 1) < 0.05                          arithmetic, abs, min and max
 
@@ -49,7 +49,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: _ratio(a, b),
 }
-SNAPSHOT = ("waiting", "running", "swapped", "free", "used", "head", "host_free")
+SNAPSHOT = ("waiting", "running", "swapped", "free", "cached", "available", "used", "head", "host_free")
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,9 @@ RUN: dict[str, Callable[[ScenarioRun], float]] = {
     "service_gap": lambda run: run.ledger.counts.service_gap,
     "blocks": lambda run: float(run.state.num_blocks),
     "free": lambda run: float(run.state.free),
+    "cached": lambda run: float(run.state.cached),
+    "available": lambda run: float(run.state.available),
+    "used": lambda run: float(run.state.used),
     "host_blocks": lambda run: float(len(run.state.host_ref_count)),
     "host_free": lambda run: float(len(run.state.host_ref_count) - run.state.host_used),
 }

@@ -183,7 +183,7 @@ class Scheduler(SchedulerCore):
             elif room.left < 1:
                 reason = ev.NeedsBudget(1, room.left, self.token_budget)
             elif need + growth + room.watermark > room.available:
-                reason = ev.NeedsBlocks(need, room.available, room.watermark, growth)
+                reason = self._needs_blocks(need, room.watermark, growth)
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
@@ -240,7 +240,7 @@ class Scheduler(SchedulerCore):
         """Admit a waiting request if it fits; else, why not."""
         room = self._room(step)
         if not self.blocks.ever_returns(request):  # samples that outgrew the pool, behind a head that waits
-            return ev.NeedsBlocks(self.blocks.least_blocks(request), room.available, room.watermark)
+            return self._needs_blocks(self.blocks.least_blocks(request), room.watermark)
         offer = self._offer(request, room)
         reason = self._why_not(request, offer, room)
         if reason is not None and offer.hit.copy_last:
@@ -304,13 +304,15 @@ class Scheduler(SchedulerCore):
     def _admit(self, step: StepPass, head: Request, offer: _Offer, watermark: int) -> None:
         """From waiting to running, with blocks and the first chunk."""
         seq, hit = head.computing[0], offer.hit
-        free = self.blocks.pool.available
+        free, cached = self.blocks.pool.free, self.blocks.pool.cached
         resumed = self._leave_waiting(head, step.now)
         head.owed_token = resumed
         head.passed = 0
         self.running.add(head)
         aged = self.policy.on_admit(head, step.now, hit.tokens)
-        self._events.append(ev.Admitted(head.request_id, head.admitted_serial, resumed, offer.need, free, watermark))
+        self._events.append(
+            ev.Admitted(head.request_id, head.admitted_serial, resumed, offer.need, free, watermark, cached)
+        )
         if aged is not None:
             self._events.append(ev.Promoted(head.request_id, aged.cause, aged.before, aged.after, head.key))
         if self.blocks.looks_up(seq):
@@ -390,7 +392,7 @@ class Scheduler(SchedulerCore):
         if room.left < (tokens if whole else 1):
             return ev.NeedsBudget(tokens, room.left, self.token_budget)
         if offer.need + offer.growth + room.watermark > room.available:
-            return ev.NeedsBlocks(offer.need, room.available, room.watermark, offer.growth)
+            return self._needs_blocks(offer.need, room.watermark, offer.growth)
         return None
 
 

@@ -108,7 +108,7 @@ class SchedulerCore(SchedulerState):
         before = self.blocks.pool.total
         for request in self.running.snapshot():
             if self.blocks.holds_beyond(request, num_blocks):
-                self._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None)
+                self._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None, pool_after=num_blocks)
         self.blocks.pool.resize(num_blocks)
         self._tell_evicted()
         self._events.append(ev.PoolResized(before, num_blocks))

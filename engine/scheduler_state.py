@@ -53,7 +53,7 @@ class SchedulerState:
         self._events: list[ev.AnyEvent] = []
         self._admissions = 0
         self._prefill_streak = 0
-        self._told_wait: tuple[str, type[ev.Reason], int] | None = None
+        self._told_wait: tuple[str, ev.WaitReason] | None = None
         self._told_skipped: set[Request] = set()
         self._told_host_full = False
         self.rates: Callable[[], ExecutorRates] = ExecutorRates  # what the executor measured
@@ -111,12 +111,13 @@ class SchedulerState:
         cause: ev.PreemptCause,
         step: StepPass | None,
         choice: Choice | None = None,
+        pool_after: int | None = None,
     ) -> None:
-        """From running to waiting; what it computed is thrown away."""
+        """From running to waiting; what it computed is thrown away. `pool_after`: for a pool that shrinks to that."""
         pool = self.blocks.pool
         used_before, for_key = pool.used, needy.key
         lost = self._tokens_lost(victim)
-        rule, rank, for_rank = self._chosen_by(victim, needy)
+        rule, rank, for_rank = self._chosen_by(victim, needy) if pool_after is None else ("", (), ())
         self._leave_running(victim, step)
         for seq in victim.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
@@ -145,6 +146,7 @@ class SchedulerState:
                 why=choice.why if choice else ev.ModeWhy.MODE,
                 swap_seconds=choice.swap_seconds if choice else None,
                 recompute_seconds=choice.recompute_seconds if choice else None,
+                pool_after=pool_after,
             )
         )
 
@@ -224,7 +226,7 @@ class SchedulerState:
 
     def _swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
         """From swapped to running."""
-        free = self.blocks.pool.available
+        free, cached = self.blocks.pool.free, self.blocks.pool.cached
         self.swapped.remove(request)
         pairs = self.blocks.swap_in(request)
         self._tell_evicted()
@@ -238,7 +240,7 @@ class SchedulerState:
         self.policy.on_admit(request, step.now, 0)
         self._told_wait = None
         tables = [list(seq.blocks) for seq in request.sequences]
-        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark))
+        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
 
     def _tell_host_full(self, choice: Choice) -> None:
         """Once, until there is room again."""
@@ -312,13 +314,17 @@ class SchedulerState:
         self._events.append(ev.CopiedOnWrite(request.request_id, source, target, logical, seq.index))
 
     def _tell_wait(self, step: StepPass, head: Request, reason: ev.WaitReason) -> None:
-        """Tell why the head waits, when that is another head, another code or another need than last told."""
+        """Tell why the head waits, when that is another head or another reason, its numbers too, than last told."""
         step.limit = _LIMITS[type(reason)]
-        need = reason.need + reason.growth if isinstance(reason, ev.NeedsBlocks) else 0
-        told = (head.request_id, type(reason), need)
+        told = (head.request_id, reason)
         if told != self._told_wait:
             self._told_wait = told
             self._events.append(ev.Waits(head.request_id, reason))
+
+    def _needs_blocks(self, need: int, watermark: int, growth: int = 0) -> ev.NeedsBlocks:
+        """The reason, with what is available now."""
+        pool = self.blocks.pool
+        return ev.NeedsBlocks(need, pool.free, watermark, growth, pool.cached)
 
     def _tell_skipped(self, request: Request, reason: ev.WaitReason) -> None:
         if request not in self._told_skipped:

@@ -51,8 +51,16 @@ class EngineState(BlockFold):
 
     def _remember(self, event: Any) -> None:
         view = self.requests.get(event.id)
-        if view is not None:
-            view.history.append(Told(self.step, self.began, event))
+        if view is None:
+            return
+        history = view.history
+        if (
+            type(event) is ev.Waits
+            and len(history) > 1
+            and all(_same_wait(told, event) for told in (history[-1], history[-2]))
+        ):
+            history.pop()  # only numbers changed: the first and the latest are kept
+        history.append(Told(self.step, self.began, event))
 
     def _arrived(self, e: ev.Arrived) -> None:
         view = RequestView(
@@ -100,17 +108,20 @@ class EngineState(BlockFold):
         view = self.requests[e.id]
         view.reason = e.reason
         view.reason_since = self.began
+        view.reason_step = self.step
         self.blocked_head = e.id
 
     def _skipped(self, e: ev.Skipped) -> None:
         view = self.requests[e.id]
         view.reason = e.reason
         view.reason_since = self.began
+        view.reason_step = self.step
 
     def _scheduled(self, e: ev.Scheduled) -> None:
         step = self.last_step
         step.budget, step.limit = e.budget, e.limit
         step.tokens, step.sequences = sum(e.tokens), len(e.ids)
+        step.used, step.running, step.waiting = self.used, len(self.running), len(self.waiting)
         seqs = e.seqs or [0] * len(e.ids)
         for request_id, index, tokens in zip(e.ids, seqs, e.tokens, strict=True):
             view = self.requests[request_id]
@@ -140,7 +151,8 @@ class EngineState(BlockFold):
         view.queued_at = self.began
         view.scheduled_tokens = 0
         view.reason = None
-        self.last_step.preemptions += 1
+        if e.cause not in _BETWEEN_STEPS:
+            self.last_step.preemptions += 1
         self.totals.preemptions += 1
         self.totals.tokens_lost += e.tokens_lost
 
@@ -252,6 +264,12 @@ class EngineState(BlockFold):
     def _ignore(self, e: ev.Event) -> None:
         pass
 
+
+def _same_wait(told: Told, event: ev.Waits) -> bool:
+    return isinstance(told.event, ev.Waits) and type(told.event.reason) is type(event.reason)
+
+
+_BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_RESET})
 
 # Arrived is told before its view exists; it stands in the view's own fields
 _DECISIONS = frozenset(

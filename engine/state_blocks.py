@@ -33,7 +33,12 @@ class BlockHolders:
 
     @property
     def free(self) -> int:
-        """Blocks that can be handed out: without content, or cached."""
+        """Blocks that nobody holds and that have no content to hit."""
+        return self.available - self.cached
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be handed out: free or cached."""
         return self.num_blocks - self.used
 
     @property

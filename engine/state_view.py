@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from vtop.engine import events as ev
+from vtop.engine.config import default_budget
 from vtop.engine.order import Key, order_key
 from vtop.engine.state_blocks import BlockHolders
 from vtop.engine.views import Moves, RequestView, StepView, Totals
@@ -57,6 +58,20 @@ class StateView(BlockHolders):
     def swapped_order(self) -> list[RequestView]:
         """Swapped requests, the next one to return first."""
         return sorted(self.swapped.values(), key=self.order)
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens a step may compute, by the options as they are now."""
+        now, then = self.options, self.meta.config
+        if all(now.get(name) == then.get(name) for name in ("max_num_batched_tokens", "batching")):
+            return self.meta.token_budget
+        given: int | None = now.get("max_num_batched_tokens")
+        return given or default_budget(str(now.get("batching")), str(now.get("preset")), self.meta.max_model_len)
+
+    @property
+    def seats(self) -> int:
+        """Sequences of the running requests."""
+        return sum(len(view.sequences) for view in self.running.values())
 
     def order(self, request: RequestView) -> Key:
         """What requests are sorted by now."""

@@ -104,6 +104,7 @@ class RequestView:
     hit_tokens: int = 0  # that need not be computed, over all admissions
     reason: ev.WaitReason | None = None
     reason_since: float = 0.0
+    reason_step: int = 0  # in which it was decided
     scheduled_tokens: int = 0  # in the latest step that ran
     phase: Phase | None = None  # of the latest chunk
     queued_at: float = 0.0  # when it last entered the waiting queue
@@ -138,7 +139,15 @@ class RequestView:
 
     @property
     def num_blocks(self) -> int:
-        return sum(len(seq.blocks) for seq in self.sequences)
+        """Blocks that it holds; those that its samples share count once."""
+        if len(self.sequences) == 1:
+            return len(self.sequences[0].blocks)
+        return len({block for seq in self.sequences for block in seq.blocks})
+
+    @property
+    def num_host_blocks(self) -> int:
+        """The same of the host pool."""
+        return len({block for seq in self.sequences for block in seq.host_blocks})
 
     @property
     def text(self) -> str:
@@ -182,6 +191,9 @@ class StepView:
     limit: ev.Limit = ev.Limit.NONE
     times: ev.StepTimes | None = None
     preemptions: int = 0
+    used: int = 0  # blocks held while it computed
+    running: int = 0  # requests that ran and waited meanwhile
+    waiting: int = 0
 
 
 @dataclass(slots=True)

@@ -21,8 +21,10 @@ _MOVES = (
 )
 _TERMS = (
     ("block", "block_size tokens of K and V; the map draws one cell per block, or an aggregate when they do not fit"),
+    ("used, free", "a block is used while a request holds it, free when nobody does and nothing in it can be hit"),
+    ("available", "free + cached: what can be handed out; a cached block is evicted then"),
     ("host pool", "blocks in host memory for swapped requests; its map is there from the first swap on"),
-    ("waiting", "not admitted; the reason column says what the head of the queue lacks; nothing overtakes it"),
+    ("waiting", "not admitted; the reason column says what the head of the queue lacked, and in which step"),
     ("preempted", "lost its blocks so that another could go on; its tokens are computed again (recompute)"),
     ("swapped out", "its K/V moved to the host pool; it returns before anybody is admitted, and nothing is lost"),
     ("step", "one forward pass: decodes take one token each, prefill chunks share what is left of the budget"),

@@ -9,11 +9,16 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
+from vtop.app.expects import differences, words
 from vtop.app.safe_text import cells, clean, shorten
+from vtop.engine.config import EngineConfig
+from vtop.engine.state import EngineState
+from vtop.engine.workload_loading import PER_SECOND, SECONDS
 
 LEAST_HEIGHT = 20  # rows of the screen; a smaller one has none to give
 TWO_ROWS_FROM = 34
 GAP = "  "
+STRETCHED = frozenset((*SECONDS, *PER_SECOND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,24 @@ class Look:
     name: str
     title: str
     text: str
+    expects: EngineConfig | None = None  # its options; the engine may have others
+
+
+def unlike(look: Look, state: EngineState | None, virtual: bool) -> str:
+    """In what the engine is not, now, as the scenario expects; empty when in nothing. Not cleaned."""
+    if look.expects is None or state is None:
+        return ""
+    found = differences(look.expects, state)
+    if not virtual:  # times were stretched with those of the jobs
+        found = [d for d in found if d.name not in STRETCHED or d.here is None or d.expected is None]
+    return f"differs: {', '.join(map(words, found))}" if found else ""
 
 
 class LookBar(Static):
-    """One row, or two on a tall screen when one is too short for all. Hidden while there is nothing to say."""
+    """One row, or two on a tall screen when one is too short for all. Hidden while there is nothing to say.
+
+    What of the scenario does not hold in this engine is said first: else the line would claim what is not there.
+    """
 
     class Clicked(Message):
         """The person has seen it."""
@@ -36,11 +55,18 @@ class LookBar(Static):
         self.display = False
         self.look: Look | None = None
         self.wanted = True
+        self._unlike = ""
         self._ascii = ascii
 
     def say(self, look: Look | None) -> None:
         """Show this; None hides the bar."""
         self.look, self.wanted = look, True
+
+    def compare(self, state: EngineState | None, virtual: bool) -> bool:
+        """See in what the engine is unlike what the scenario expects; true when that has changed."""
+        before = self._unlike
+        self._unlike = "" if self.look is None else unlike(self.look, state, virtual)
+        return self._unlike != before
 
     def rows(self, width: int, height: int) -> int:
         """Rows it takes on a screen of that size."""
@@ -57,19 +83,27 @@ class LookBar(Static):
             self.update(self._content(self.look, max(1, width - 2), rows))
 
     def _cells(self, look: Look) -> int:
-        return sum(cells(clean(part[:1000], ascii=self._ascii)) + 2 for part in (look.name, look.title, look.text)) - 2
+        parts = [part for part in (look.name, self._unlike, look.title, look.text) if part]
+        return sum(cells(clean(part[:1000], ascii=self._ascii)) + len(GAP) for part in parts) - len(GAP)
 
     def _content(self, look: Look, width: int, rows: int) -> Content:
         name = shorten(look.name, max(1, width // 3), ascii=self._ascii)
         left = width - cells(name) - len(GAP)
+        parts: list[str | tuple[str, str] | Content] = [(name, "bold $accent"), GAP]
+        whole = self._cells(look) <= width
+        if self._unlike:
+            most = left if rows > 1 or whole else left * 2 // 3
+            said = shorten(self._unlike, most, ascii=self._ascii)
+            parts += [(said, "$warning"), GAP]
+            left -= cells(said) + len(GAP)
         if rows > 1:
-            title = shorten(look.title, left, ascii=self._ascii)
-            text = shorten(look.text, width, ascii=self._ascii)
-            return Content.assemble((name, "bold $accent"), GAP, (title, "bold"), "\n", text)
-        if self._cells(look) > width:  # what to look at goes before what it is called
-            return Content.assemble((name, "bold $accent"), GAP, shorten(look.text, left, ascii=self._ascii))
-        title, text = (shorten(part, width, ascii=self._ascii) for part in (look.title, look.text))
-        return Content.assemble((name, "bold $accent"), GAP, (title, "bold"), GAP, text)
+            if left > 0:
+                parts.append((shorten(look.title, left, ascii=self._ascii), "bold"))
+            return Content.assemble(*parts, "\n", shorten(look.text, width, ascii=self._ascii))
+        if whole:
+            parts += [(shorten(look.title, width, ascii=self._ascii), "bold"), GAP]
+        # else what to look at goes before what it is called
+        return Content.assemble(*parts, shorten(look.text, max(1, width if whole else left), ascii=self._ascii))
 
     def on_click(self, event: events.Click) -> None:
         event.stop()

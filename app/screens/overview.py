@@ -202,7 +202,8 @@ class OverviewScreen(Screen[None]):
         """Show the view in every panel that can be seen; `status` is the engine's, for the header."""
         service_rows = self.service.rows_wanted(view, self.size.height >= TALL)
         empty = frozenset() if HostMap.has_content(view) else frozenset({"host"})
-        if (service_rows, empty) != (self._service_rows, self._empty):
+        unlike = self.look.compare(view.state, bool(view.clock))
+        if unlike or (service_rows, empty) != (self._service_rows, self._empty):
             self._service_rows, self._empty = service_rows, empty
             self.rearrange()
         if self.header.display:

@@ -18,7 +18,7 @@ from vtop.app.screens.choice import Choice
 from vtop.engine.scenario import Scenario, Variant
 
 AROUND = 10  # rows of the dialog beside its fields
-LEAVE, SET = "leave them", "set them too"
+SET, LEAVE = "set them too", "leave them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ScenarioForm(ModalScreen[Loading | None]):
         # Anybody's text: the values shown are cleaned, and looked up by their place
         self._names = [shorten(variant.name, 40, ascii=ascii) for variant in scenario.variants]
         self._variant = Choice(self._names, self._names[0], id="field-variant")
-        self._options = Choice((LEAVE, SET), LEAVE, id="field-options")
+        self._options = Choice((SET, LEAVE), SET, id="field-options")
 
     def compose(self) -> ComposeResult:
         scenario = self._scenario

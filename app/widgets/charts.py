@@ -9,15 +9,15 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 
-from vtop.app.charts import area, largest, latest, round_top
+from vtop.app.charts import area, largest, latest, round_top, seconds_text, time_axis
 from vtop.app.colours import Palette
 from vtop.app.view import History, View
 from vtop.app.widgets.panel import Panel, Rows
 from vtop.app.widgets.rows import Row, heading
 from vtop.app.widgets.units import count, rate, share
-from vtop.engine.state import EngineState
 
 GAP: Final = 2
+AXIS_FROM: Final = 4  # rows of a chart with a time axis
 LOWEST: Final = 2  # rows of a chart with its heading
 BEST_WIDTH: Final = 28
 FADE: Final = 0.55  # of the colour is gone at the foot of a chart: the upper edge is what matters
@@ -29,8 +29,8 @@ class Series:
     values: Callable[[History], list[float]]
     text: Callable[[float], str]
     tone: str  # name of a style of the palette
+    live: Callable[[View], float]  # what it is now: the last point may be a moment old
     top: float | None = None  # of the scale; None goes by the largest value
-    live: Callable[[EngineState], float] | None = None  # what it is now: the last point may be a moment old
     swapped: bool = False  # says how many are swapped out beside it: they wait too, elsewhere
 
 
@@ -38,11 +38,17 @@ def _per_cent(value: float) -> str:
     return f"{100 * value:.0f}%"
 
 
+def _used_now(view: View) -> float:
+    return share(view.state.used, view.state.num_blocks) if view.state is not None else 0.0
+
+
 SERIES: Final = (
-    Series("KV used", lambda h: h.kv_used, _per_cent, "good", 1.0, lambda s: share(s.used, s.num_blocks)),
-    Series("tokens/s", lambda h: h.tokens_per_second, rate, "accent"),
-    Series("running", lambda h: h.running, count, "good", live=lambda s: len(s.running)),
-    Series("waiting", lambda h: h.waiting, count, "warn", live=lambda s: len(s.waiting), swapped=True),
+    Series("KV used", lambda h: h.kv_used, _per_cent, "good", _used_now, 1.0),
+    Series("tok/s", lambda h: h.tokens_per_second, rate, "accent", lambda v: v.tokens_per_second),
+    Series("running", lambda h: h.running, count, "good", lambda v: len(v.state.running) if v.state else 0),
+    Series(
+        "waiting", lambda h: h.waiting, count, "warn", lambda v: len(v.state.waiting) if v.state else 0, swapped=True
+    ),
 )
 
 
@@ -91,7 +97,7 @@ class Charts(Panel):
         palette = self.palette
         values = series.values(view.history)
         columns = width if view.ascii else 2 * width
-        now = latest(values) if series.live is None or view.state is None else series.live(view.state)
+        now = latest(values) if view.state is None else series.live(view)
         peak = max(now, largest(values[-columns:]))
         top = series.top if series.top is not None else round_top(peak)
         tone: Style = getattr(palette, series.tone)
@@ -100,12 +106,19 @@ class Charts(Panel):
         if out:
             facts.append((f" {self.glyphs.swap_out} {count(out)} swapped", palette.warn))
         notes = [(f"max {series.text(peak)}", palette.muted)]
+        seconds = columns * view.history.span
+        axis = high >= AXIS_FROM
+        if not axis:
+            notes.append((f" in {seconds_text(seconds)}", palette.muted))
         rows: Rows = [heading(series.title, facts, notes, width, palette, False, view.ascii)]
-        for y, text in enumerate(area(values, width, high - 1, top, ascii=view.ascii)):
-            depth = y / (high - 1)
+        drawn = high - 1 - axis
+        for y, text in enumerate(area(values, width, drawn, top, ascii=view.ascii)):
+            depth = y / drawn
             style = _level_style(1 - depth, palette) if series.top is not None else tone
             style = palette.fade(style, FADE * depth)
             rows.append(Row(width, view.ascii).put(text, style).done(palette.base))
+        if axis:
+            rows.append(Row(width, view.ascii).put(time_axis(width, seconds), palette.faint).done(palette.base))
         return rows
 
 

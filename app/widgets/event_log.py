@@ -40,7 +40,6 @@ class EventLog(ListPanel):
         self._kinds: frozenset[Kind] | None = None
         self._unread: list[Line] = []  # finished lines whose request is not looked up yet
         self._waiting: dict[bool, tuple[str, type]] = {}  # who waits for what, as last told; for swapped ones, or not
-        self._preemptions = 0
         self._changed = False
         self.follow = True
 
@@ -86,7 +85,6 @@ class EventLog(ListPanel):
 
     def _append(self, line: Line) -> None:
         self._all.append(line)
-        self._preemptions += line.kind in LOUD
         if line.kind is Kind.FINISH:
             self._unread.append(line)
             if len(self._unread) > KEEP_LINES:
@@ -102,7 +100,6 @@ class EventLog(ListPanel):
         self._all.clear()
         self._lines.clear()
         self._unread.clear()
-        self._preemptions = 0
         self._waiting = {}
         self.top, self.follow, self._changed = 0, True, True
 
@@ -153,8 +150,9 @@ class EventLog(ListPanel):
     def _heading(self, view: View, width: int) -> list[Segment]:
         palette = self.palette
         facts: list[Piece] = [(f"  {count(self.total)}", palette.base)]
-        if self._preemptions:
-            facts.append((f"  {self.glyphs.preempt} {count(self._preemptions)} preempted", palette.bad))
+        preemptions = 0 if view.state is None else view.state.totals.preemptions
+        if preemptions:
+            facts.append((f"  {self.glyphs.preempt} {count(preemptions)} preempted", palette.bad))
         notes: list[Piece] = []
         if self._kinds is not None:
             notes.append((f"only {', '.join(sorted(self._kinds))}  ", palette.accent))

@@ -8,7 +8,6 @@ from typing import Any
 from rich.segment import Segment
 from rich.style import Style
 
-from vtop.app.charts import latest
 from vtop.app.colours import Palette
 from vtop.app.glyphs import Glyphs, thin_bar
 from vtop.app.view import View
@@ -123,7 +122,6 @@ class HeaderBar(Panel):
         level = palette.bad if used >= 0.95 else palette.warn if used >= 0.8 else palette.good
         done, rest = thin_bar(used, 12, view.ascii)
         cap = "no cap" if state.speed is None else f"cap {state.speed:g}/s"
-        speed = latest(view.history.tokens_per_second)
         return [
             (0, [("step ", palette.muted), (count(state.step), palette.strong)]),
             *self._time(view, state),
@@ -134,7 +132,7 @@ class HeaderBar(Panel):
             (0, [("running ", palette.muted), (count(len(state.running)), palette.good)]),
             (0, [("waiting ", palette.muted), (count(len(state.waiting)), _queue_style(state, palette))]),
             *self._swapped(state),
-            (2, [(rate(speed), palette.base), (" tok/s", palette.muted)]),
+            (2, [(rate(view.tokens_per_second), palette.base), (" tok/s", palette.muted)]),
             (3, [("limit: ", palette.muted), (limit_text(state.last_step.limit), palette.base)]),
             (
                 9,
@@ -187,11 +185,11 @@ def policy_text(options: Mapping[str, Any], ascii: bool) -> str:
 
 def _limits(state: EngineState) -> list[tuple[int, str, str]]:
     """Rank, label and value of the caps, and of the watermark where there is one."""
-    options, step = state.options, state.last_step
+    options = state.options
     watermark = options.get("watermark") or 0.0
     limits = [
         (10, "seats", str(options.get("max_num_seqs", state.meta.max_num_seqs))),
-        (11, "budget", str(step.budget or state.meta.token_budget)),
+        (11, "budget", str(state.token_budget)),
     ]
     return [*limits, (12, "watermark", f"{100 * watermark:g}%")] if watermark else limits
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vtop.app.glyphs import Glyphs, glyphs
 from vtop.app.safe_text import cells
-from vtop.app.widgets.reasons import ordinal, reason_text, short_id
+from vtop.app.widgets.reasons import ID_CELLS, blocks_available, ordinal, reason_text, short_id
 from vtop.app.widgets.units import count, duration
 from vtop.engine import events as ev
 from vtop.engine.state import RequestView
@@ -156,6 +156,8 @@ def words(line: Line, ascii: bool, width: int = 1000) -> str:
             return _preempted_short(line.event, ascii, glyphs(ascii), width)
         if isinstance(line.event, ev.SwappedOut):
             return _swapped_out_short(line.event, ascii, glyphs(ascii), width)
+        if isinstance(line.event, ev.Waits):
+            return _waits_short(line.event, ascii, width)
     return _WORDS[type(line.event)](line, line.event, ascii, glyphs(ascii))
 
 
@@ -183,11 +185,20 @@ def _refused(line: Line, e: ev.Refused, ascii: bool, g: Glyphs) -> str:
 
 def _admitted(line: Line, e: ev.Admitted, ascii: bool, g: Glyphs) -> str:
     mark = f" (+{e.watermark} wm)" if e.watermark else ""
-    return f"{short_id(e.id, ascii)}  needs {_blocks(e.need)}, {e.free} free{mark}"
+    return f"{short_id(e.id, ascii)}  needs {_blocks(e.need)}{mark}, {blocks_available(e.free, e.cached)}"
 
 
 def _waits(line: Line, e: ev.Waits, ascii: bool, g: Glyphs) -> str:
     return f"{short_id(e.id, ascii)}  {reason_text(e.reason, ascii, own=e.id)}"
+
+
+def _waits_short(e: ev.Waits, ascii: bool, width: int) -> str:
+    """What is needed in one number where the parts would be cut."""
+    text, reason = reason_text(e.reason, ascii, own=e.id), e.reason
+    name = short_id(e.id, ascii)
+    if isinstance(reason, ev.NeedsBlocks) and cells(name) + 2 + cells(text) > width:
+        text = f"needs {reason.total} blk, {reason.available} available"
+    return f"{name}  {text}"
 
 
 def _skipped(line: Line, e: ev.Skipped, ascii: bool, g: Glyphs) -> str:
@@ -196,27 +207,39 @@ def _skipped(line: Line, e: ev.Skipped, ascii: bool, g: Glyphs) -> str:
 
 def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
     return (
-        f"{short_id(e.id, ascii)} ({_whom(e, ascii)}): {_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, "
-        f"{ordinal(e.count)} time, {_pool(e, g)}, {e.mode}{_mode_why(e)}, rule {e.rule}{_CAUSES.get(e.cause, '')}"
+        f"{short_id(e.id, ascii)} ({_whom(e, ascii, 'gave way itself')}): {_blocks(e.blocks_freed)} freed, "
+        f"{_tokens(e.tokens_lost)} lost, "
+        f"{ordinal(e.count)} time, {_pool(e, g)}, {e.mode}{_mode_why(e)}{_rule(e)}{_CAUSES.get(e.cause, '')}"
     )
 
 
 def _swapped_out(line: Line, e: ev.SwappedOut, ascii: bool, g: Glyphs) -> str:
     return (
-        f"{short_id(e.id, ascii)} ({_whom(e, ascii)}): {_blocks(len(e.pairs))} moved to the host, nothing lost, "
-        f"{ordinal(e.count)} time, {_pool(e, g)}, swap{_mode_why(e)}, rule {e.rule}{_CAUSES.get(e.cause, '')}"
+        f"{short_id(e.id, ascii)} ({_whom(e, ascii, 'gave way itself')}): {_blocks(len(e.pairs))} moved to the host, "
+        f"nothing lost, "
+        f"{ordinal(e.count)} time, {_pool(e, g)}, swap{_mode_why(e)}{_rule(e)}{_CAUSES.get(e.cause, '')}"
     )
 
 
 _CAUSES = {
-    ev.PreemptCause.POOL_RESIZED: ", pool resized",
-    ev.PreemptCause.CACHE_RESET: ", cache reset",
     ev.PreemptCause.MORE_URGENT: ", more urgent",
 }
 
 
-def _whom(e: ev.GaveWay, ascii: bool) -> str:
-    return "gave way itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii)}"
+def _whom(e: ev.GaveWay, ascii: bool, itself: str, most: int = ID_CELLS) -> str:
+    """For whom it gave way, or for what where no request asked for it."""
+    match e.cause:
+        case ev.PreemptCause.POOL_RESIZED:
+            sizes = "" if e.pool_after is None else f" {e.pool}{glyphs(ascii).arrow}{e.pool_after}"
+            return f"pool shrunk{sizes}"
+        case ev.PreemptCause.CACHE_RESET:
+            return "cache reset"
+        case _:
+            return itself if e.id == e.for_id else f"for {short_id(e.for_id, ascii, most)}"
+
+
+def _rule(e: ev.GaveWay) -> str:
+    return f", rule {e.rule}" if e.rule else ""
 
 
 def _pool(e: ev.GaveWay, g: Glyphs) -> str:
@@ -239,7 +262,7 @@ def _mode_why(e: ev.GaveWay) -> str:
 
 
 def _swapped_out_short(e: ev.SwappedOut, ascii: bool, g: Glyphs, width: int) -> str:
-    whom = "itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii, 16)}"
+    whom = _whom(e, ascii, "itself", 16)
     first = f"{short_id(e.id, ascii, 16)} ({whom}): {len(e.pairs)} blk to host, {ordinal(e.count)}"
     why = _mode_why(e).strip(" ()")
     return _with_rest(first, (why, f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}", e.rule), width)
@@ -256,7 +279,7 @@ def _with_rest(first: str, rest: tuple[str, ...], width: int) -> str:
 
 def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs, width: int) -> str:
     """Who, for whom, blocks, tokens lost and how often come first, in fewer words where they would be cut."""
-    whom = "itself" if e.id == e.for_id else f"for {short_id(e.for_id, ascii, 16)}"
+    whom = _whom(e, ascii, "itself", 16)
     who = f"{short_id(e.id, ascii, 16)} ({whom})"
     first = f"{who}: {e.blocks_freed} blk, {e.tokens_lost} tok lost, {ordinal(e.count)}"
     if cells(first) > width:
@@ -283,7 +306,8 @@ def _finished(line: Line, e: ev.Finished, ascii: bool, g: Glyphs) -> str:
 
 def _swapped_in(line: Line, e: ev.SwappedIn, ascii: bool, g: Glyphs) -> str:
     mark = f" (+{e.watermark} wm)" if e.watermark else ""
-    return f"{short_id(e.id, ascii)}  {_blocks(len(e.pairs))} back from the host, needed {e.need}, {e.free} free{mark}"
+    have = blocks_available(e.free, e.cached)
+    return f"{short_id(e.id, ascii)}  {_blocks(len(e.pairs))} back from the host, needed {e.need}{mark}, {have}"
 
 
 def _forked(line: Line, e: ev.Forked, ascii: bool, g: Glyphs) -> str:

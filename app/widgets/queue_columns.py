@@ -12,12 +12,12 @@ from vtop.app.colours import Palette
 from vtop.app.glyphs import Glyphs, letter, thin_bar
 from vtop.app.safe_text import Align
 from vtop.app.widgets.queue_order import QueueKind
-from vtop.app.widgets.reasons import reason_text, why_waiting
+from vtop.app.widgets.reasons import reason_now, why_waiting
 from vtop.app.widgets.rows import Row
 from vtop.app.widgets.units import duration, share
 from vtop.app.widgets.urgency import Aging, Slack, slack_of, slack_text, waits
 from vtop.engine.request import Phase, RequestStatus
-from vtop.engine.state import RequestView
+from vtop.engine.state import EngineState, RequestView
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Context:
     ascii: bool
     now: float
     head: RequestView | None
-    free: int  # blocks that can be handed out now
+    state: EngineState
     swapped: RequestView | None = None  # the one that returns first
     aging: Aging | None = None
 
@@ -101,12 +101,12 @@ def _why(row: Row, request: RequestView, width: int, position: int, context: Con
     out = request.status is RequestStatus.SWAPPED
     head = context.swapped if out else context.head
     # Ids inside the reason were cleaned; `field` only cuts.
-    why = why_waiting(request, head, context.ascii, free=context.free)
+    why = why_waiting(request, head, context.state, context.ascii, width)
     row.field(why, palette.warn if out or head is None or request is head else palette.muted, width)
 
 
 def _held(row: Row, request: RequestView, width: int, position: int, context: Context) -> None:
-    text = "" if request.reason is None else reason_text(request.reason, context.ascii, free=context.free)
+    text = reason_now(request, context.state, context.ascii, width)
     row.field(text, context.palette.warn, width)
 
 
@@ -180,8 +180,8 @@ def _ending(row: Row, request: RequestView, width: int, position: int, context: 
 
 POS = Column("#", 5, 12, _position, "right")
 ID = Column("id", 10, 0, _id, most=22)
-WHY = Column("why waiting", 28, 1, _why, most=34)
-HELD = Column("held because", 24, 95, _held, most=34)
+WHY = Column("why waiting", 36, 1, _why, most=40)
+HELD = Column("held because", 28, 95, _held, most=40)
 PRE = Column("pre", 3, 11, _preemptions)
 AGE = Column("age", 6, 28, _plain(lambda r, c: duration(c.now - r.arrival), "muted"), "right")
 PROMPT = Column("prompt", 9, 30, _plain(_prompt), "right")

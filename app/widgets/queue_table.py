@@ -100,7 +100,7 @@ class QueueTable(ListPanel):
             for column, size in columns:
                 row.field(column.title, palette.muted, size, column.align).gap(palette.base, GAP)
             rows.append(row.done(palette.base))
-        context = Context(palette, self.glyphs, view.ascii, view.now, head, state.free, swapped, aging)
+        context = Context(palette, self.glyphs, view.ascii, view.now, head, state, swapped, aging)
         chosen = self._chosen(view)
         self._line = None
         for line, request in enumerate(self._shown):
@@ -136,20 +136,27 @@ class QueueTable(ListPanel):
 
     def _heading(self, view: View, state: EngineState, head: RequestView | None, width: int) -> list[Segment]:
         palette = self.palette
-        facts: list[Piece] = [(f"  {count(self.total)}", palette.base)]
+        facts: list[Piece] = [(f"  {count(self._members(state))}", palette.base)]
         notes: list[Piece] = []
         if self.kind == "waiting" and state.swapped:
-            facts.append((f" {self.glyphs.swap_out} {count(len(state.swapped))} swapped out", palette.warn))
+            facts.append((f" {self.glyphs.swap_out} {count(len(state.swapped))} swapped", palette.warn))
         if self.kind == "waiting" and head is not None and head.reason is not None and self.top:
-            notes.append((why_waiting(head, head, view.ascii, free=state.free), palette.warn))
+            notes.append((why_waiting(head, head, state, view.ascii), palette.warn))
         elif self.kind == "running" and self.total:
-            notes.append((f"of {state.options.get('max_num_seqs', state.meta.max_num_seqs)} seats", palette.muted))
+            most = state.options.get("max_num_seqs", state.meta.max_num_seqs)
+            notes.append((f"{count(state.seats)} of {count(most)} seats", palette.muted))
         elif self.kind == "finished" and state.totals.refused:
             facts.append((f" {self.glyphs.dot} {count(state.totals.refused)} refused", palette.warn))
         if self.total > self.page:
             last = min(self.top + self.page, self.total)
             facts.append((f" {self.glyphs.dot} {count(self.top + 1)}{self.glyphs.upto}{count(last)}", palette.muted))
         return heading(self.kind.upper(), facts, notes, width, palette, self.has_focus, view.ascii)
+
+    def _members(self, state: EngineState) -> int:
+        """As the header counts: swapped ones, which stand above the waiting, and finished ones no longer kept apart."""
+        if self.kind == "waiting":
+            return len(state.waiting)
+        return sum(state.totals.finished.values()) if self.kind == "finished" else self.total
 
     # --- choosing --------------------------------------------------------------------------------------------
 

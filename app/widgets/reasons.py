@@ -5,28 +5,33 @@ from __future__ import annotations
 from vtop.app import safe_text
 from vtop.app.glyphs import glyphs
 from vtop.engine import events as ev
+from vtop.engine.explain import holds, needed
 from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView
 
 ID_CELLS = 24  # an id inside a sentence
+REASON_CELLS = 40  # for a reason with its step
+FITS = "fits, next step"
+_NO_LONGER = {ev.NeedsSeat: "a seat is open, next step", ev.SwappedFirst: "next"}
 
 
 def short_id(request_id: str, ascii: bool = False, most: int = ID_CELLS) -> str:
     return safe_text.shorten(request_id, most, ascii=ascii)
 
 
-def reason_text(reason: ev.WaitReason, ascii: bool = False, *, free: int | None = None, own: str | None = None) -> str:
-    """What a request waits for.
+def blocks_available(free: int, cached: int) -> str:
+    """`4 available (1 free + 3 cached)`; what adds nothing is left out."""
+    return f"{free + cached} available" + (f" ({free} free + {cached} cached)" if cached else "")
 
-    A reason is told when the need changes; `free` are the blocks that can be handed out now, where that is known.
-    `own` is the id of the request, which may have been the victim itself.
-    """
+
+def reason_text(reason: ev.WaitReason, ascii: bool = False, *, own: str | None = None) -> str:
+    """What a request waited for when that was decided. `own` is its id, since it may have been the victim itself."""
     match reason:
         case ev.NeedsBlocks():
             extra = [f"{reason.watermark} wm"] if reason.watermark else []
             extra += [f"{reason.growth} growth"] if reason.growth else []
-            note = f" (+{' +'.join(extra)})" if extra else ""
-            return f"needs {reason.need} blk, {reason.free if free is None else free} free{note}"
+            note = f" +{' +'.join(extra)}" if extra else ""
+            return f"needs {reason.need} blk{note}, {reason.available} available"
         case ev.NeedsBudget():
             return f"needs {reason.need} tok, {reason.left} of {reason.budget} left in step"
         case ev.NeedsSeat():
@@ -41,36 +46,64 @@ def reason_text(reason: ev.WaitReason, ascii: bool = False, *, free: int | None 
             return f"decodes first, after {reason.steps} prompt step{'s' if reason.steps != 1 else ''}"
 
 
-def reason_sentence(reason: ev.WaitReason, free: int, ascii: bool = False) -> str:
-    """The same in full: what is needed is added up, and what is missing is said. `free` are the blocks free now."""
+def reason_now(request: RequestView, state: EngineState, ascii: bool = False, width: int = 1000) -> str:
+    """The reason of a request with the step it belongs to, or that it is none any more.
+
+    Numbers of an earlier step never stand alone: beside those of now they would contradict them.
+    """
+    reason = request.reason
+    if reason is None:
+        return ""
+    if not holds(state, request):
+        return _NO_LONGER.get(type(reason), FITS)
+    at = f" {glyphs(ascii).dot} step {request.reason_step}"
+    text = reason_text(reason, ascii, own=request.id)
+    if safe_text.cells(text + at) <= width:
+        return text + at
+    if isinstance(reason, ev.SwappedFirst):
+        text = f"{short_id(reason.id, ascii)} returns first"
+    elif isinstance(reason, ev.NeedsBlocks):
+        text = f"needs {reason.total} blk, {reason.available} available"
+        if safe_text.cells(text + at) > width:
+            return f"needs {reason.total}, {reason.available} available {glyphs(ascii).dot} {request.reason_step}"
+    return safe_text.shorten(text, max(1, width - safe_text.cells(at)), ascii=ascii) + at
+
+
+def reason_sentence(request: RequestView, state: EngineState, ascii: bool = False) -> str:
+    """The same in full: what is needed is added up, and what is missing is said."""
+    reason = request.reason
     if not isinstance(reason, ev.NeedsBlocks):
-        return reason_text(reason, ascii, free=free)
-    need = reason.need + reason.growth + reason.watermark
-    parts = [f"needs {reason.need} blocks"]
+        return reason_now(request, state, ascii)
+    if not holds(state, request):
+        return f"{FITS}: needs {needed(state, reason)} blocks, {blocks_available(state.free, state.cached)} now"
+    parts = [f"step {request.reason_step}: needs {reason.need} blocks"]
     parts += [f"{reason.growth} that running ones grow by"] if reason.growth else []
     parts += [f"{reason.watermark} left as watermark"] if reason.watermark else []
-    text = " + ".join(parts) + (f" = {need}" if len(parts) > 1 else "")
-    return f"{text}; {free} free, {need - free} short" if need > free else f"{text}; {free} free now"
+    text = " + ".join(parts) + (f" = {reason.total}" if len(parts) > 1 else "")
+    short = reason.total - reason.available
+    return f"{text}; {blocks_available(reason.free, reason.cached)}, {short} short"
 
 
-def why_waiting(request: RequestView, head: RequestView | None, ascii: bool = False, *, free: int | None = None) -> str:
-    """Why a waiting or swapped request is not running; `head` is the first of its queue, `free` as for `reason_text`.
+def why_waiting(
+    request: RequestView, head: RequestView | None, state: EngineState, ascii: bool = False, width: int = 1000
+) -> str:
+    """Why a waiting or swapped request is not running; `head` is the first of its queue.
 
     Whoever is behind the head waits for the head, whatever was said when it was one itself.
     """
     out = request.status is RequestStatus.SWAPPED
+    before = f"{glyphs(ascii).swap_out} swapped out, " if out else ""
+    after = f", {request.num_host_blocks} on host" if out else ""
+    room = width - safe_text.cells(before) - safe_text.cells(after)
     if head is not None and request is not head:
         why = f"behind {short_id(head.id, ascii)}"
     elif request.reason is not None:
-        why = reason_text(request.reason, ascii, free=free, own=request.id)
+        if out and room < REASON_CELLS:  # the mark says as much
+            before, after, room = f"{glyphs(ascii).swap_out} ", "", width - 2
+        why = reason_now(request, state, ascii, room)
     else:
         why = "returns next" if out else "next"
-    return f"{glyphs(ascii).swap_out} swapped out, {why}, {host_blocks(request)} on host" if out else why
-
-
-def host_blocks(request: RequestView) -> int:
-    """Blocks of the host pool in its tables; those that its samples share count once."""
-    return len({block for seq in request.sequences for block in seq.host_blocks})
+    return before + why + after
 
 
 def head_of(state: EngineState, request: RequestView) -> RequestView | None:

@@ -11,7 +11,7 @@ from vtop.app import safe_text
 from vtop.app.glyphs import letter, thin_bar
 from vtop.app.view import View
 from vtop.app.widgets.panel import ListPanel, Rows
-from vtop.app.widgets.reasons import head_of, host_blocks, ordinal, short_id, why_waiting
+from vtop.app.widgets.reasons import head_of, ordinal, reason_now, short_id, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count, duration, share
 from vtop.app.widgets.urgency import Slack, aging_of, slack_of, slack_text, waits
@@ -95,7 +95,7 @@ class RequestDetail(ListPanel):
         status, why = request.status.value, ""
         style: Style = palette.good
         if request.status in (RequestStatus.WAITING, RequestStatus.SWAPPED):
-            why = why_waiting(request, head_of(state, request), view.ascii, free=state.free)
+            why = why_waiting(request, head_of(state, request), state, view.ascii, width - len(status) - 4)
             why = why.removeprefix(f"{g.swap_out} swapped out, ")  # as the status says already
             style = palette.warn
         elif request.status is RequestStatus.FINISHED:
@@ -106,6 +106,8 @@ class RequestDetail(ListPanel):
                 why += f" at {short_id(repr(request.stop_reason), view.ascii)}"
             if request.message:
                 why += f": {short_id(request.message, view.ascii, 200)}"
+        elif request.reason is not None:
+            why, style = f"held: {reason_now(request, state, view.ascii)}", palette.warn
         elif request.phase is not None:
             why = request.phase.value
         symbols = {RequestStatus.WAITING: g.wait, RequestStatus.RUNNING: g.run, RequestStatus.SWAPPED: g.swap_out}
@@ -129,7 +131,7 @@ class RequestDetail(ListPanel):
         if aging is not None:
             priority = aging.text(request, ended, VALUE_CELLS - 1, view.ascii)
         lost = f"{count(request.tokens_lost)} tok"
-        hosted = host_blocks(request)
+        hosted = request.num_host_blocks
         values = [
             ("prompt", f"{count(request.prompt_tokens)} tok"),
             ("computed", f"{count(request.computed)} tok"),

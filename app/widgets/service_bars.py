@@ -96,7 +96,7 @@ class ServiceBars(Panel):
 
 
 def _facts(view: View, state: EngineState) -> list[Fact]:
-    waiting = Counter(r.group for queue in (state.waiting, state.swapped) for r in queue.values())
+    waiting = Counter(request.group for request in state.waiting.values())
     counters = state.counters if state.fair_at >= 0 else {}
     tokens = view.service.tokens
     return [(group, number, waiting[group], counters.get(group)) for group, number in tokens.items()]

@@ -10,9 +10,10 @@ from vtop.app.view import View
 from vtop.app.widgets.header_bar import policy_text
 from vtop.app.widgets.log_lines import decision, words
 from vtop.app.widgets.panel import ListPanel, Rows
-from vtop.app.widgets.reasons import head_of, host_blocks, limit_text, reason_sentence, short_id, swapped_head
+from vtop.app.widgets.reasons import blocks_available, head_of, limit_text, reason_sentence, short_id, swapped_head
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count, duration
+from vtop.engine import events as ev
 from vtop.engine.explain import Explanation, explain
 from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView, Told
@@ -87,19 +88,16 @@ class WhyPanel(ListPanel):
             return self._labelled("finished", text)
         if request.status is RequestStatus.RUNNING:
             if why.reason is not None:
-                return self._labelled("running", f"held: {reason_sentence(why.reason, state.free, ascii)}", True)
+                return self._labelled("running", f"held: {reason_sentence(request, state, ascii)}", True)
             phase = request.phase.value if request.phase is not None else "admitted"
             limit = limit_text(state.last_step.limit)
             tokens = count(request.scheduled_tokens)
             return self._labelled("running", f"{phase}, {tokens} tok in the last step (its limit: {limit})")
-        head = head_of(state, request)
-        reason = why.reason
-        if reason is None and head is not None:
-            reason = head.reason
-        behind = "" if head is None or head is request else f"behind {short_id(head.id, ascii)}: "
-        text = "nothing has stopped it yet" if reason is None else reason_sentence(reason, state.free, ascii)
+        head = head_of(state, request) or request
+        behind = "" if head is request else f"behind {short_id(head.id, ascii)}: "
+        text = "nothing has stopped it yet" if head.reason is None else reason_sentence(head, state, ascii)
         if request.status is RequestStatus.SWAPPED:
-            return self._labelled("swapped", f"{host_blocks(request)} blocks on the host; {behind}{text}", True)
+            return self._labelled("swapped", f"{request.num_host_blocks} blocks on the host; {behind}{text}", True)
         return self._labelled("waiting", behind + text, True)
 
     def _order(self, request: RequestView, state: EngineState, view: View) -> Line:
@@ -132,30 +130,32 @@ class WhyPanel(ListPanel):
             return []
         text = "nothing has stopped it yet"
         if first.reason is not None:
-            text = reason_sentence(first.reason, state.free, view.ascii)
+            text = reason_sentence(first, state, view.ascii)
         return [self._labelled("returns", f"{short_id(first.id, view.ascii)} first, swapped out: {text}")]
 
     def _endings(
         self, why: Explanation, request: RequestView, state: EngineState, view: View, width: int
     ) -> list[Line]:
-        """The running requests that must end first, the earliest at the top, and what is free after each."""
+        """The running requests that must end first, the earliest at the top, and what is available after each."""
         palette = self.palette
         if not why.need:
             return []
-        by_blocks = why.need > 1 or why.free < why.need  # else a seat is needed
+        by_blocks = isinstance(why.reason, ev.NeedsBlocks)  # else a seat is needed
         title = "who must end first"
-        fact = f"{count(why.need)} blocks must be free, {count(why.free)} are" if by_blocks else "a seat must be free"
+        head = "" if why.head in (None, request.id) else f"for {short_id(why.head, view.ascii)}: "
+        have = blocks_available(state.free, state.cached)
+        fact = head + (f"{count(why.need)} blocks needed, {have} now" if by_blocks else "a seat is needed")
         lines = [self._section(title, fact, width)]
-        free = why.free
+        available = why.available
         for ending in why.endings:
-            free += ending.blocks
+            available += ending.blocks
             name = safe_text.fit(ending.id, 24, ascii=view.ascii)
             tokens = f"at most {count(ending.tokens)} tok more"
-            after = f"  {self.glyphs.arrow} {count(free)} free" if by_blocks else ""
+            after = f"  {self.glyphs.arrow} {count(available)} available" if by_blocks else ""
             line: Line = [(f"  {name} ", palette.base), (f"{tokens:<24}", palette.base)]
             lines.append([*line, (f"frees {count(ending.blocks)} blk{after}", palette.good)])
         if not why.endings and why.enough:
-            lines.append([("  nobody: enough is free now", palette.good)])
+            lines.append([("  nobody: enough is available now", palette.good)])
         if not why.enough:
             lines.append([("  not enough even then: others must grow less, or the pool must be larger", palette.warn)])
         return lines

@@ -102,13 +102,16 @@ class PresetScheduler(SchedulerCore):
 
     # --- changes of state --------------------------------------------------------------------------------------------
 
-    def _start(self, request: Request, step: StepPass, need: int, free: int, watermark: int) -> None:
+    def _start(self, request: Request, step: StepPass, need: int, watermark: int) -> None:
         """From waiting to running, at its end."""
+        free, cached = self.blocks.pool.free, self.blocks.pool.cached
         resumed = self._leave_waiting(request, step.now)
         key, request.key = request.key, self._running_key(request)
         self.running.add(request)
         self.policy.on_admit(request, step.now)
-        self._events.append(ev.Admitted(request.request_id, request.admitted_serial, resumed, need, free, watermark))
+        self._events.append(
+            ev.Admitted(request.request_id, request.admitted_serial, resumed, need, free, watermark, cached)
+        )
         if request.key != key:
             self._events.append(ev.Rekeyed([request.request_id], [request.key]))
 

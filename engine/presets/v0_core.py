@@ -67,7 +67,7 @@ class V0Core(V0Swapping):
         """Admit: all blocks of the prompt are taken, also for a first chunk (11)."""
         need = self._blocks_of_prompt(head)
         resumed = head.admissions > 0
-        self._start(head, step, need, self.blocks.pool.available, self.options.watermark_blocks)
+        self._start(head, step, need, self.options.watermark_blocks)
         for seq in head.computing:
             change = self.blocks.allocate(seq)
             if self.blocks.looks_up(seq) and seq.index == 0:

@@ -113,7 +113,7 @@ class V0Swapping(PresetScheduler):
     def _move_in(self, step: V0Pass, request: Request, watermark: int) -> None:
         seqs = request.computing
         need = self.blocks.swap_in_need(seqs, self._lookahead(request))
-        free = self.blocks.pool.available
+        free, cached = self.blocks.pool.free, self.blocks.pool.cached
         self.swapped.remove(request)
         step.swap_in += (pairs := self.blocks.swap_in(request))
         self._tell_evicted()
@@ -122,13 +122,13 @@ class V0Swapping(PresetScheduler):
         self.running.add(request)
         self._told_wait = None
         tables = [list(seq.blocks) for seq in by_index(request)]
-        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark))
+        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
 
     def _why_not(self, step: V0Pass, head: Request, tokens: int, room: Room) -> ev.WaitReason | None:
         if room is Room.LATER:
             seqs = head.computing
             need = self.blocks.swap_in_need(seqs, 0) if seqs[0].host_blocks else self._blocks_of_prompt(head)
-            return ev.NeedsBlocks(need, self.blocks.pool.available, self.options.watermark_blocks)
+            return self._needs_blocks(need, self.options.watermark_blocks)
         if tokens <= 0 or tokens > step.left:
             return ev.NeedsBudget(tokens, step.left, self.token_budget)
         if step.seats + seats_of(head) > self.config.max_num_seqs:
@@ -197,4 +197,5 @@ class V0Swapping(PresetScheduler):
     def _too_large(self, request: Request) -> str:
         total, watermark = self.blocks.pool.total, self.options.watermark_blocks
         need = self._blocks_of_prompt(request)
-        return f"needs {need} blocks of {self.blocks.block_size}; the pool has {total}, of which {watermark} stay free"
+        size = self.blocks.block_size
+        return f"needs {need} blocks of {size}; the pool has {total}, of which {watermark} stay available"

@@ -99,7 +99,7 @@ class V1Scheduler(V1Core):
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
-            self._start(head, step, need, self.blocks.pool.available, watermark)
+            self._start(head, step, need, watermark)
             self._take_hit(step, seq, hit)
             self._compute(step, seq, chunk)
 
@@ -112,7 +112,7 @@ class V1Scheduler(V1Core):
         if step.left < (1 if self.options.chunked else tokens) or step.left <= 0:
             return ev.NeedsBudget(tokens, step.left, self.token_budget)
         if need + watermark > self.blocks.pool.available:
-            return ev.NeedsBlocks(need, self.blocks.pool.available, watermark)
+            return self._needs_blocks(need, watermark)
         return None
 
     def _take_hit(self, step: StepPass, seq: Sequence, hit: PrefixHit) -> None:

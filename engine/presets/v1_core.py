@@ -56,9 +56,10 @@ class V1Core(PresetScheduler):
         cause: ev.PreemptCause,
         step: StepPass | None,
         choice: Choice | None = None,
+        pool_after: int | None = None,
     ) -> None:
         self._forget_unwritten(victim.sequences[0])
-        super()._preempt(victim, needy, cause, step, choice)
+        super()._preempt(victim, needy, cause, step, choice, pool_after)
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         for chunk in plan.chunks:

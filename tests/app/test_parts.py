@@ -11,6 +11,7 @@ import pytest
 
 from vtop.app.actions import ACTIONS, BY_ID, PANELS, Situation, bindings, key_problem, key_sign, with_keys
 from vtop.app.burst import MAX_BURST, Lengths, burst_prompts, draw_lengths
+from vtop.app.charts import time_axis
 from vtop.app.handlers import Handlers
 from vtop.app.history import HistoryWriter
 from vtop.app.layout import HIDE_ORDER, plan
@@ -19,7 +20,7 @@ from vtop.app.stray import StrayOutput
 from vtop.app.themes import DEFAULT, load_themes, theme_of
 from vtop.app.view import History
 from vtop.engine.errors import BadValue
-from vtop.engine.state import EngineState
+from vtop.engine.state import EngineState, StepView
 from vtop_support.stub_engine import StubEngine
 
 # --- layout -----------------------------------------------------------------------------------------------------
@@ -154,16 +155,66 @@ def test_history_has_a_point_per_span_and_a_bound() -> None:
     history = History(capacity=20)
     writer = HistoryWriter(history, state, span=0.5)
     writer.update(state)
-    assert history.kv_used == [0.0]
-    state.time, state.used, state.totals.output_tokens = 0.6, 5, 30
-    writer.update(state)
-    assert history.kv_used == [0.0, 0.5] and history.tokens_per_second == [0.0, 60.0]
-    state.time = 2.1  # three spans in which nothing came out
-    writer.update(state)
-    assert history.tokens_per_second == [0.0, 60.0, 0.0, 0.0, 0.0]
-    state.time = 1e6
+    assert history.kv_used == [0.0] and history.span == 0.5
+    state.time = state.began = 1e6
     writer.update(state)
     assert len(history.running) == 20
+
+
+def lived(*frames: tuple[float, float, int, int]) -> tuple[History, HistoryWriter, EngineState]:
+    """A history of a state with frames of (began, ended, blocks used after it, output tokens in it)."""
+    state = EngineState(StubEngine(10).meta)
+    state.time = state.began = 0.0
+    history = History()
+    writer = HistoryWriter(history, state, span=0.5)
+    for frame in frames:
+        go(writer, state, *frame)
+    return history, writer, state
+
+
+def go(writer: HistoryWriter, state: EngineState, began: float, ended: float, used: int, tokens: int) -> None:
+    """A step in which 2 ran, 1 waited and 8 blocks were held."""
+    state.began, state.time, state.used, state.paused = began, ended, used, False
+    state.step += 1
+    state.last_step = StepView(state.step, sequences=1, used=8, running=2, waiting=1)
+    state.totals.output_tokens += tokens
+    writer.update(state)
+
+
+def test_a_span_shows_what_was_in_it() -> None:
+    # idle for a second, a step of a second that held 8 of 10 blocks and gave 6 tokens, idle for a second, another one
+    history, _, _ = lived((1.0, 2.0, 3, 6), (3.0, 3.5, 0, 1))
+    assert history.kv_used == pytest.approx([0, 0, 0, 0.8, 0.8, 0.3, 0.3, 0.8])
+    assert history.running == pytest.approx([0, 0, 0, 2, 2, 0, 0, 2])
+    assert history.waiting == pytest.approx([0, 0, 0, 1, 1, 0, 0, 1])
+    assert history.tokens_per_second == pytest.approx([0, 0, 0, 6, 6, 0, 0, 2])
+
+
+def test_a_pause_is_no_part_of_the_charts_and_slows_no_rate() -> None:
+    history, writer, state = lived((0.0, 0.5, 3, 6))
+    before = list(history.tokens_per_second)
+    assert before[-1] == pytest.approx(12)
+    state.paused = True
+    writer.update(state)
+    state.time = state.began = 20.0  # an option was set meanwhile
+    writer.update(state)
+    assert history.tokens_per_second == before
+    go(writer, state, 40.0, 40.5, 3, 6)
+    assert history.tokens_per_second == pytest.approx([*before, 12])
+
+
+def test_a_cap_on_speed_slows_the_rate_evenly() -> None:
+    history, writer, state = lived((0.0, 0.01, 3, 1))
+    state.running["r"] = None  # type: ignore[assignment]
+    writer.update(state)
+    for second in (1, 2, 3):
+        go(writer, state, second, second + 0.01, 3, 2)
+    assert history.tokens_per_second[2:] == pytest.approx([2] * 5, rel=0.05)
+
+
+def test_the_time_axis_ends_now() -> None:
+    assert time_axis(40, 30) == "-30s              -15s               now"
+    assert time_axis(12, 7.5) == "-7.5s    now" and time_axis(4, 30) == " now" and time_axis(2, 3) == "no"
 
 
 # --- themes -----------------------------------------------------------------------------------------------------

@@ -55,6 +55,17 @@ def test_a_frozen_copy_stands_still_in_every_part() -> None:
     assert isinstance(still, EngineState) and still.waiting_order()[0] is still.requests[still.waiting_order()[0].id]
 
 
+def test_charts_and_rate_stand_still_with_the_view() -> None:
+    feed, pump, _ = busy()
+    pump.freeze()
+    history, rate = plain(pump.view.history), pump.view.tokens_per_second
+    feed.run(60)
+    pump.pull()
+    assert plain(pump.view.history) == history and pump.view.tokens_per_second == rate
+    pump.thaw()
+    assert plain(pump.view.history) != history
+
+
 def test_the_log_catches_up_after_a_freeze() -> None:
     feed, pump, log = busy()
     seen = len(log)

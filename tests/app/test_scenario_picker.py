@@ -85,15 +85,15 @@ async def test_a_scenario_is_sent_with_its_options_or_without() -> None:
         await pilot.pause()
         command = feed.sent[-1]
         assert isinstance(command, cmd.LoadWorkload)
-        assert command.workload.name == "hol/fcfs" and command.num_blocks is None and command.options == ()
-        assert command.stretch is None
+        assert command.workload.name == "hol/fcfs" and command.num_blocks == 128 and command.stretch is None
         await until(pilot, lambda: "hol:fcfs: 11 requests to come" in screen_text(app))
-        assert "Head-of-line blocking" in screen_text(app)  # the line to look at, below the header
+        assert "at 1.5 s 9 wait, the head" in screen_text(app)  # the line to look at, below the header
+        assert "differs: blocks 128 (here 64), " in screen_text(app)
         await picked(pilot, MARK + "hol")
         await pilot.press("right", "down", "right", "enter")
         await pilot.pause()
         command = feed.sent[-1]
-        assert isinstance(command, cmd.LoadWorkload) and command.num_blocks == 128
+        assert isinstance(command, cmd.LoadWorkload) and command.num_blocks is None and command.options == ()
         assert command.workload.name == f"hol/{find_scenario('hol').variants[1].name}"
 
 
@@ -157,7 +157,7 @@ async def test_a_scenario_runs_in_the_engine_that_is_there_and_again_under_other
     async with simulated() as (app, pilot, _):
         for _ in range(2):
             await picked(pilot, MARK + "thrash")
-            await pilot.press("down", "right", "enter")  # type: ignore[attr-defined]
+            await pilot.press("enter")  # type: ignore[attr-defined]
             await pilot.pause(0.1)  # type: ignore[attr-defined]
         state = app.pump.live
         assert state is not None
@@ -166,6 +166,9 @@ async def test_a_scenario_runs_in_the_engine_that_is_there_and_again_under_other
         assert state.num_blocks == 128 and state.options["admission"] == "first-chunk"
         assert state.totals.preemptions > 0
         await settle(pilot, app)  # type: ignore[arg-type]
+        line = screen_lines(app)[2]
+        said = "differs: enable_prefix_caching off (here on), preset vllm-v1 (here sensible)"
+        assert said in line and "blocks" not in line
         assert "IDLE" in screen_text(app) and "virtual ×max" in screen_text(app)
 
 
@@ -197,3 +200,36 @@ async def test_without_a_scenario_its_key_says_nothing_to_look_at() -> None:
         await pilot.press("L")
         await pilot.pause()
         assert app.overview.look.look is None and not app.overview.look.display
+
+
+async def test_the_line_says_what_of_a_scenario_is_not_in_force() -> None:
+    thrash = find_scenario("thrash")
+    look = Look("thrash:x", "title", "watch it", thrash.config(thrash.variants[0]))
+    feed = FakeFeed()
+    async with running_app(feed, size=(160, 40), playing=Playing(look)) as (app, pilot, _):
+        await until(pilot, lambda: "KV BLOCKS" in screen_text(app))
+        await settle(pilot, app)
+        said = screen_lines(app)[2]
+        assert "differs: blocks 128 (here 64), max_num_batched_tokens 256 (here 128)" in said
+        feed.send(cmd.ResizePool(128))
+        feed.send(cmd.SetOption("max_num_batched_tokens", 256))
+        await settle(pilot, app)
+        said = " ".join(screen_lines(app)[2:4])
+        assert "blocks" not in said and "max_num_batched_tokens" not in said and "watch it" in said
+        feed.send(cmd.ResizePool(32))
+        await settle(pilot, app)
+        assert "differs: blocks 128 (here 32)" in screen_lines(app)[2]
+    async with running_app(FakeFeed(), size=(80, 24), playing=Playing(look)) as (app, pilot, _):
+        await until(pilot, lambda: "KV BLOCKS" in screen_text(app))
+        await settle(pilot, app)
+        assert "differs: blocks 128 (here 64)" in screen_lines(app)[2]
+
+
+def test_only_what_decides_is_compared() -> None:
+    """How fast the machine is and where it runs is no matter of the scenario."""
+    state = FakeFeed().engine.watch()
+    plain = EngineConfig(block_size=16, num_gpu_blocks_override=64, max_num_seqs=16, max_num_batched_tokens=128)
+    for name, value in (("compile", True), ("enforce_eager", True), ("cpu_pack_weights", False)):
+        assert name in state.options
+        state.options[name] = value
+    assert {d.name for d in differences(plain, state)} == {"enable_prefix_caching"}

@@ -24,8 +24,8 @@ async def test_a_swapped_request_is_on_every_screen(ascii: bool) -> None:
         mark, used = "S" if ascii else "⇄", feed.audited.state.host_used
         text = screen_text(app)
         assert f"{mark} swapped 1" in screen_lines(app)[1] and f"host {used}/16" in screen_lines(app)[1]
-        assert f"{mark} 1 swapped out" in text
-        row = next(line for line in screen_lines(app) if f"{mark} swapped out, needs" in line)
+        assert f"WAITING  1 {mark} 1 swapped " in text
+        row = next(line for line in screen_lines(app) if f"{mark} needs" in line)
         assert out in row
         assert f"{mark} SWAPOUT" in text and f"{used} blk to host" in text
         assert "returns first" in text  # what the waiting one waits for

@@ -27,13 +27,13 @@ async def test_why_names_the_need_who_is_ahead_and_who_must_end() -> None:
         assert isinstance(app.screen, WhyScreen)
         text = screen_text(app)
         for part in (
-            "behind big: needs 6 blocks",
-            "5 free, 1 short",
+            "behind big: step 1: needs 6 blocks",
+            "5 available, 1 short",
             "1: big",
-            "6 blocks must be free, 5 are",
+            "for big: 6 blocks needed, 5 available now",
             "short",
             "at most 2 tok more",
-            "frees 2 blk → 7 free",
+            "frees 2 blk → 7 available",
         ):
             assert part in " ".join(text.split()), part
         await pilot.press("w")
@@ -47,13 +47,13 @@ async def test_why_follows_the_engine_and_stands_still_when_frozen() -> None:
         app.select("big")
         await pilot.press("w")
         await settle(pilot, app)
-        assert "5 free" in screen_text(app)
+        assert "5 available" in screen_text(app)
         await pilot.press("z")
         feed.audited.engine.abort_request("long")
         feed.run(2)
         assert "big" in feed.audited.state.running
         await settle(pilot, app)
-        assert "must end first" in screen_text(app) and "5 free, 1 short" in screen_text(app)
+        assert "must end first" in screen_text(app) and "5 available, 1 short" in screen_text(app)
         await pilot.press("z")
         await settle(pilot, app)
         text = screen_text(app)
@@ -72,7 +72,7 @@ async def test_why_a_swapped_one_is_out() -> None:
         assert "blocks on the host" in text and "needs" in text and "nobody" in text
         app.select("third")
         await settle(pilot, app)
-        assert f"1: {out}" in screen_text(app) and f"{out} first, swapped out: needs" in screen_text(app)
+        assert f"1: {out}" in screen_text(app) and f"{out} first, swapped out: step " in screen_text(app)
 
 
 async def test_without_a_selection_it_says_so() -> None:

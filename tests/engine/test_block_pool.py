@@ -26,7 +26,7 @@ def test_asking_for_too_many_changes_nothing() -> None:
     pool.allocate(1)
     with pytest.raises(NoFreeBlocks) as caught:
         pool.allocate(2)
-    assert (caught.value.need, caught.value.free) == (2, 1)
+    assert (caught.value.need, caught.value.available) == (2, 1)
     assert (pool.free, pool.used) == (1, 1)
 
 

@@ -19,7 +19,7 @@ def test_a_wait_for_blocks_names_who_must_end() -> None:
     engine.step()
     why = explain(engine.state, "big")
     assert why is not None and isinstance(why.reason, ev.NeedsBlocks)
-    assert (why.head, why.ahead, why.need, why.free) == ("big", [], 6, 5)
+    assert (why.head, why.ahead, why.need, why.available) == ("big", [], 6, 5)
     assert why.endings and why.endings[0].id == "short" and why.enough
     behind = explain(engine.state, "behind")
     assert behind is not None and (behind.head, behind.ahead) == ("big", ["big"])

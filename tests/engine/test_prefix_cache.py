@@ -84,7 +84,7 @@ def test_the_tail_of_a_chain_goes_first() -> None:
     engine = AuditedEngine(4)
     engine.add("a", prompt(10, 16), 1)
     engine.run()
-    assert (engine.state.cached, engine.state.free) == (4, 4)
+    assert (engine.state.cached, engine.state.free, engine.state.available) == (4, 0, 4)
     engine.add("b", prompt(90, 3), 1)
     engine.run()
     engine.add("a2", prompt(10, 16), 1)
@@ -163,7 +163,7 @@ def test_a_hit_that_does_not_fit_holds_nothing() -> None:
     assert before == ([pool.ref_count(b) for b in range(7)], list(pool.hand_out_order()))
     engine.step()
     [wait] = engine.events(ev.Waits, "new")
-    assert (wait.reason.need, wait.reason.free) == (6, 5)
+    assert (wait.reason.need, wait.reason.free, wait.reason.cached) == (6, 2, 3)
     engine.run()
 
 

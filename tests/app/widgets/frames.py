@@ -65,7 +65,9 @@ class Frames:
         )
 
     def admitted(self, id: str, need: int = 2, resumed: bool = False) -> ev.Admitted:
-        return ev.Admitted(id=id, serial=self.state.serial, resumed=resumed, need=need, free=self.state.free)
+        return ev.Admitted(
+            id=id, serial=self.state.serial, resumed=resumed, need=need, free=self.state.free, cached=self.state.cached
+        )
 
     def free_blocks(self, number: int) -> list[int]:
         found = (self.state.ref_count == 0).nonzero()[0][:number]
@@ -136,8 +138,10 @@ class Frames:
         """A swapped request with one sequence comes back to these blocks."""
         view = self.state.requests[id]
         pairs = list(zip(view.sequences[0].host_blocks, blocks, strict=True))
-        free = self.state.free
-        return self.frame(ev.SwappedIn(id=id, key=view.key, tables=[blocks], pairs=pairs, need=len(blocks), free=free))
+        free, cached = self.state.free, self.state.cached
+        return self.frame(
+            ev.SwappedIn(id=id, key=view.key, tables=[blocks], pairs=pairs, need=len(blocks), free=free, cached=cached)
+        )
 
     def finish(self, id: str, reason: str = "length") -> ev.Frame:
         view = self.state.requests[id]

@@ -59,7 +59,7 @@ async def test_words() -> None:
     for part in (
         "▼ PREEMPT B (for A): 12 blocks freed, 22 tokens lost, 1st time, pool 24/24 → 12/24, recompute, rule latest",
         "+ arrive  A  prompt 32 tokens, max 64 tokens",
-        "▸ admit   A  needs 12 blocks, 24 free",
+        "▸ admit   A  needs 12 blocks, 24 available",
         "▹ resume  B  needs 2 blocks",
         "⊘ refuse  [/]␛[31m请⟨RLO⟩  too long [/]␛[31m请⟨RLO⟩",
         "◦ wait    B  needs 12 blk, 5 free (+2 wm)",

@@ -22,6 +22,10 @@ LOST = ev.Preempted(
     id="B", for_id="B", cause=ev.PreemptCause.MORE_URGENT, mode="recompute", rule="policy", key=(1.0,), for_key=(0.0,),
     blocks_freed=3, tokens_lost=40, used_before=24, used_after=21, pool=24, count=1, why=ev.ModeWhy.HOST_FULL,
 )  # fmt: skip
+SHRUNK = msgspec.structs.replace(
+    LOST, cause=ev.PreemptCause.POOL_RESIZED, pool=64, used_before=60, used_after=57, pool_after=20, rule="",
+    why=ev.ModeWhy.MODE,
+)  # fmt: skip
 NASTY = "[/]\x1b[31m"
 
 CASES: list[tuple[ev.AnyEvent, str]] = [
@@ -36,8 +40,12 @@ CASES: list[tuple[ev.AnyEvent, str]] = [
         "recompute (host pool full), rule policy, more urgent",
     ),
     (
+        SHRUNK,
+        "B (pool shrunk 64→20): 3 blocks freed, 40 tokens lost, 1st time, pool 60/64 → 57/64, recompute",
+    ),
+    (
         ev.SwappedIn("B", (1.0,), [[3]], [(0, 3)], need=2, free=9, watermark=1),
-        "B  1 block back from the host, needed 2, 9 free (+1 wm)",
+        "B  1 block back from the host, needed 2 (+1 wm), 9 available",
     ),
     (ev.Forked("B", 0, 2, [1, 2]), "B  3 samples, 2 blocks shared"),
     (ev.SequenceFinished("B", 1, "stop", 7, stop_reason=NASTY), "B  sample 1 ended: stop, 7 tokens at '[/]\\x1b[31m'"),
@@ -75,6 +83,19 @@ def test_a_narrow_log_says_who_and_what_first(event: ev.AnyEvent, width: int) ->
     assert line is not None
     text = words(line, False, width)
     assert cells(text) <= width and text.startswith("B (")
+
+
+def test_a_narrow_log_says_that_the_pool_shrank() -> None:
+    line = line_of(SHRUNK, 3, 0.1)
+    assert line is not None
+    assert words(line, False, 60).startswith("B (pool shrunk 64→20): 3 blk, 40 tok lost, 1st")
+
+
+def test_a_narrow_log_adds_up_what_a_wait_needs() -> None:
+    line = line_of(ev.Waits("B", ev.NeedsBlocks(5, 1, 2, 3, cached=1)), 3, 0.1)
+    assert line is not None
+    assert words(line, False, 80) == "B  needs 5 blk +2 wm +3 growth, 2 available"
+    assert words(line, False, 30) == "B  needs 10 blk, 2 available"
 
 
 def test_narrow_swaps_say_why_hybrid_chose_them() -> None:
@@ -119,4 +140,4 @@ def test_two_queues_wait_without_repeating_each_other() -> None:
     assert len(log._all) == 2
     other = msgspec.structs.replace(OUT, id="next")
     log.add(ev.Frame(4, 4, 4.0, True, [other]))
-    assert log._preemptions == 1
+    assert len(log._all) == 3

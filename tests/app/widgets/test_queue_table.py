@@ -69,28 +69,43 @@ async def test_reasons_and_preempted_ones() -> None:
     async with mounted(QueueTable("waiting"), View(state=busy().state), 120) as pilot:
         lines = lines_of(pilot.app.widget)  # type: ignore[attr-defined]
         assert "WAITING  11" in lines[0]
-        # 5 were free when it was told; the need stays, what is free is looked up
-        assert "needs 12 blk, 242 free (+2 wm)" in lines[2] and "▼1" in lines[2]
+        assert "fits, next step" in lines[2] and "▼1" in lines[2]  # 5 were available when it was told, 242 are now
         assert "behind 请求-1" in lines[3]
 
 
-async def test_what_is_free_in_a_reason_is_what_is_free_now() -> None:
+async def test_numbers_of_a_reason_are_those_of_its_step_until_it_is_none() -> None:
     frames = Frames(24)
     frames.run("A", blocks=12)
     frames.run("B", blocks=6)
     frames.frame(frames.arrived("C"), ran=False)
-    frames.wait("C", ev.NeedsBlocks(need=12, free=6, watermark=2, growth=1))
+    frames.wait("C", ev.NeedsBlocks(need=12, free=4, watermark=2, growth=1, cached=2))
+    frames.decode("A")
     view = View(state=frames.state, selected="C")
     async with mounted(QueueTable("waiting"), view, 120) as pilot:
         table = pilot.app.widget  # type: ignore[attr-defined]
-        assert "needs 12 blk, 6 free (+2 wm +1 growth)" in lines_of(table)[2]
+        assert "needs 15 blk, 6 available · step 3" in lines_of(table)[2]
         frames.cache("B", 5)
-        frames.finish("B")  # cached blocks can be handed out too
+        frames.finish("B")  # 12 are available now, 15 are needed: it still holds, and is told as it was
         view.touch()
         table.show(view)
-        assert "needs 12 blk, 12 free (+2 wm +1 growth)" in lines_of(table)[2]
+        assert "6 available · step 3" in lines_of(table)[2]
+        frames.frame(ev.PoolResized(24, 27), ran=False)
+        view.touch()
+        table.show(view)
+        assert "fits, next step" in lines_of(table)[2]
     async with mounted(RequestDetail(), view, 120) as pilot:
-        assert "needs 12 blk, 12 free" in lines_of(pilot.app.widget)[1]  # type: ignore[attr-defined]
+        assert "fits, next step" in lines_of(pilot.app.widget)[1]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+async def test_the_step_of_a_reason_is_never_cut_off(width: int) -> None:
+    frames = Frames(24)
+    frames.run("A", blocks=12)
+    frames.frame(frames.arrived("C"), ran=False)
+    frames.wait("C", ev.NeedsBlocks(need=12, free=6, watermark=2, growth=11))
+    async with mounted(QueueTable("waiting"), View(state=frames.state), width) as pilot:
+        row = lines_of(pilot.app.widget)[2]  # type: ignore[attr-defined]
+        assert "6 available · " in row and row.rstrip().endswith(" 2")
 
 
 def many(number: int) -> Frames:

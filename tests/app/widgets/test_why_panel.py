@@ -60,7 +60,9 @@ async def test_why_says_what_must_be_free_for_a_swapped_one() -> None:
     view = View(state=story().state, selected=NASTY, now=3.0)
     async with mounted(WhyPanel(), view, 160, 20) as pilot:
         text = "\n".join(assert_exact(pilot.app.widget))  # type: ignore[attr-defined]
-        whole = "needs 13 blocks + 2 that running ones grow by + 1 left as watermark = 16; 12 free, 4 short"
+        whole = (
+            "step 5: needs 13 blocks + 2 that running ones grow by + 1 left as watermark = 16; 12 available, 4 short"
+        )
         assert f"12 blocks on the host; {whole}" in text and "nobody" in text
 
 
