@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.printing import CleanConsole
 from vtop.app.safe_text import clean
 from vtop.engine.calibrate import HELD_OUT_EVERY, Calibration, Errors
 from vtop.engine.calibrate import calibrate as fit
@@ -41,7 +42,7 @@ def calibrate(file: Path, output: Path | None = None, console: Console | None = 
         target.write_text(card_text(card, [clean(note) for note in notes]), encoding="utf-8")
     except OSError as error:
         raise BadValue("--output", str(target), f"cannot be written ({error.strerror})") from None
-    _print(console or Console(), found, target)
+    _print(console or CleanConsole(), found, target)
     return 0
 
 

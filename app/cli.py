@@ -16,8 +16,9 @@ from cyclopts import App, Group, Parameter
 from vtop.app.burst import Lengths
 from vtop.app.ending import Ended
 from vtop.app.options import Option, options
-from vtop.app.safe_text import clean
+from vtop.app.printing import tell
 from vtop.app.sim_arguments import SimArguments
+from vtop.app.usage import stray
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION
 
@@ -257,7 +258,7 @@ def _drop_output() -> None:
 
 
 def _complain(text: str) -> int:
-    print(f"vtop: {clean(text)}", file=sys.stderr)
+    tell(f"vtop: {text}")
     return USAGE_ERROR
 
 
@@ -278,5 +279,9 @@ def _one_line(error: cyclopts.CycloptsError) -> str:
         if name == "--burst-lengths":
             remedy = f"choose one of {', '.join(Lengths)}"
         return str(BadValue(name, error.token.value, remedy))
+    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
+        given = error.root_input_tokens or error.unused_tokens
+        commands = sorted(name for name in app if not name.startswith("-"))
+        return str(stray(error.command_chain or (), error.unused_tokens, given, commands))
     text = " ".join(str(error).split())
     return f"{text} See `vtop --help`." if "--help" not in text else text

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from vtop.app.feed import Feed
 from vtop.app.options import AppConfig
 from vtop.app.playing import Playing
+from vtop.app.printing import tell
 from vtop.app.stray import StrayOutput, new_log_path
 from vtop.app.terminal import ExitGuard
 
@@ -58,8 +59,7 @@ def run_app(
             stopped = feed.close(ENGINE_GRACE)
     last_words = _last_words(app.troubles.last_words, crash, stray)
     if last_words:
-        with contextlib.suppress(OSError):
-            print(last_words, file=sys.stderr, flush=True)
+        tell(last_words)
     if not stopped or "torch" in sys.modules:
         # Either a step or a load is still going on in a thread that cannot be interrupted, or torch would take its
         # time, on a busy machine seconds, to be taken down. Recording and log are closed: nothing is left to save.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from vtop.app import sim_texts, sim_work
 from vtop.app.ending import ended_by_signals
+from vtop.app.printing import CleanConsole, put, tell
 from vtop.app.safe_text import clean
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
@@ -86,9 +86,9 @@ def _compare(settings: Settings, arguments: SimArguments) -> int:
     if arguments.json:
         from vtop.app.sim_export import as_json
 
-        print(as_json(cases, outcomes), flush=True)
+        put(as_json(cases, outcomes))
     else:
-        _print(Console(), cases, outcomes)
+        _print(CleanConsole(), cases, outcomes)
     code = tell_troubles(outcomes)
     if arguments.csv is not None:
         from vtop.app.sim_export import write_csv
@@ -98,7 +98,7 @@ def _compare(settings: Settings, arguments: SimArguments) -> int:
         from vtop.app.plots import draw_all
 
         for path in draw_all(arguments.plot, outcomes):
-            print(clean(f"drawn: {path}"), file=sys.stderr)
+            tell(f"drawn: {path}")
     return code
 
 

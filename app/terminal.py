@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from vtop.app.printing import CleanConsole
 from vtop.engine.errors import VtopError
 
 # Everything the screen turned on, off again: mouse, focus and paste reports, kitty keys, alternate screen; line wrap
@@ -29,7 +30,7 @@ HANGUP_GRACE = 1.0
 def progress_console() -> Console:
     """stderr, for what comes and goes: nothing at all is written where it is no terminal."""
     stream = sys.stderr
-    return Console(stderr=True, quiet=stream is None or not stream.isatty())
+    return CleanConsole(stderr=True, quiet=stream is None or not stream.isatty())
 
 
 class NoTerminal(VtopError):

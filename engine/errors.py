@@ -40,7 +40,7 @@ class ModelRefused(VtopError):
 
 
 class Deadlock(VtopError):
-    """Requests wait, and nothing that could change that will ever happen. A fault of the scheduler, not of a request."""
+    """Requests wait, and nothing that changes that will ever happen. A bug of the scheduler, not of a request."""
 
 
 class PoolError(Exception):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vtop.app.safe_text import clean
+from vtop.app.printing import tell
 from vtop.engine.compare import Outcome
 from vtop.engine.errors import BadValue
 
@@ -51,7 +50,7 @@ def draw_all(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
         for name, kinds in FIGURES.items():
             figure = draw_one(name, outcomes)
             if isinstance(figure, str):
-                print(clean(f"not drawn: {name} ({figure})"), file=sys.stderr)
+                tell(f"not drawn: {name} ({figure})")
                 continue
             made += [_save(figure, folder / f"{name}.{kind}") for kind in kinds]
     return made

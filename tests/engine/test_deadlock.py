@@ -1,4 +1,4 @@
-"""A step that computes nothing is no deadlock; one is told when nothing can ever change again, and ends that run only."""
+"""A step that computes nothing is no deadlock. When nothing can ever change again one is told, and ends that run only."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_other_runs_of_a_comparison_are_kept() -> None:
 
 @pytest.mark.usefixtures("nobody_is_scheduled")
 def test_the_command_line_says_it_in_one_line_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main("sim --requests 1 --rate 1 --prompt-tokens 99 --output-tokens 5 --num-gpu-blocks-override 64".split())
+    code = main(["sim", "--requests", "1", "--prompt-tokens", "99", "--num-gpu-blocks-override", "64"])
     told = capsys.readouterr()
     assert code == 1
     assert told.err.count("\n") == 1 and "deadlock: " in told.err and "Traceback" not in told.err
