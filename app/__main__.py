@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    _fill_descriptors()
     try:
         from vtop.app.cli import main as run
 
@@ -14,6 +17,16 @@ def main() -> None:
     except KeyboardInterrupt:  # while it is being imported
         code = 130
     sys.exit(code)
+
+
+def _fill_descriptors() -> None:
+    """Where stdin, stdout or stderr was closed, the next file to be opened would take its place and be written over."""
+    for wanted in range(3):
+        try:
+            os.fstat(wanted)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 if __name__ == "__main__":

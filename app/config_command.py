@@ -42,7 +42,10 @@ def show_config(settings: Settings) -> int:
         for action, keys in settings.keys.items():
             table.add_row(Text(action, "bold"), Text(keys, "bold"), Text(Origin.FILE.value, "bold"))
     console.print(table)
-    where = str(settings.path) if settings.path is not None else f"none ({config_folder() / 'config.toml'})"
+    folder = config_folder()
+    where = "none, for a user without a home" if folder is None else f"none ({folder / 'config.toml'})"
+    if settings.path is not None:
+        where = str(settings.path)
     variable = options()["block_size"].variable
     lines = [
         "",

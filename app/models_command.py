@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vtop.app.printing import CleanConsole
+from vtop.app.terminal import progress_console
 from vtop.engine import model_source
 
 
@@ -33,7 +34,8 @@ def pull_model(name: str) -> int:
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=CleanConsole(stderr=True), transient=True) as bars:
+    console = progress_console()
+    with Progress(*columns, console=console, transient=True, disable=console.quiet) as bars:
         task: TaskID = bars.add_task(f"fetching {name}", total=None, amount="")
 
         def progress(stage: str, done: int, total: int | None) -> None:

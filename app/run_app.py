@@ -11,7 +11,7 @@ from vtop.app.feed import Feed
 from vtop.app.options import AppConfig
 from vtop.app.playing import Playing
 from vtop.app.printing import tell
-from vtop.app.stray import StrayOutput, new_log_path
+from vtop.app.stray import StrayOutput
 from vtop.app.terminal import ExitGuard
 
 SWITCH_INTERVAL = 0.001  # seconds until a thread that computes in Python lets the screen's thread go on
@@ -38,11 +38,12 @@ def run_app(
     from vtop.app.themes import load_themes
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    stray = StrayOutput(new_log_path())
+    stray = StrayOutput()
     with stray:
         terminal = stray.terminal
         assert terminal is not None
-        themes = load_themes(config_folder() / "themes")
+        folder = config_folder()
+        themes = load_themes(None if folder is None else folder / "themes")
         feed = make_feed()
         app = VtopApp(feed, config, model=model, keymap=keymap, themes=themes, stray=stray, playing=playing)
         app.injector.skip(*injected)
