@@ -9,7 +9,7 @@ import sys
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    _fill_descriptors()
+    fill_descriptors()
     try:
         from vtop.app.cli import main as run
 
@@ -19,7 +19,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _fill_descriptors() -> None:
+def fill_descriptors() -> None:
     """Where stdin, stdout or stderr was closed, the next file to be opened would take its place and be written over."""
     for wanted in range(3):
         try:
@@ -27,6 +27,8 @@ def _fill_descriptors() -> None:
         except OSError:
             with contextlib.suppress(OSError):
                 os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:  # libraries write to it without a look
+        sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
 
 
 if __name__ == "__main__":

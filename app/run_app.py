@@ -58,6 +58,9 @@ def run_app(
             if crash:
                 code = code or 1
             stopped = feed.close(ENGINE_GRACE)
+    if feed.problem:  # told on the screen too, if there was time
+        code = code or 1
+        tell(f"vtop: {feed.problem}")
     last_words = _last_words(app.troubles.last_words, crash, stray)
     if last_words:
         tell(last_words)
