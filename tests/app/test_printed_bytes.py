@@ -108,8 +108,9 @@ def test_the_name_of_the_settings_file(
 @pytest.mark.parametrize("name", [field.name for field in fields(SimArguments)])
 def test_an_argument_of_sim(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     flag = "--" + name.replace("_", "-")
-    run(capsys, "sim", flag, HOSTILE)
-    run(capsys, "sim", f"{flag}={HOSTILE}")
+    quick = ("--requests", "3", "--workers", "1") if name in ("csv", "plot") else ()
+    run(capsys, "sim", *quick, flag, HOSTILE)
+    run(capsys, "sim", *quick, f"{flag}={HOSTILE}")
 
 
 @pytest.mark.parametrize("arguments", [

@@ -1,4 +1,4 @@
-"""A step that computes nothing is no deadlock. When nothing can ever change again one is told, and ends that run only."""
+"""A step that computes nothing is no deadlock; that nothing can ever change again is, and it ends that run only."""
 
 from __future__ import annotations
 
