@@ -80,9 +80,9 @@ class ExitGuard:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._old[number] = signal.signal(number, self._on_signal)
         for name in DEADLY:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                self._old[number] = signal.signal(number, self._die)
+            deadly: int | None = getattr(signal, name, None)  # not every platform has them all
+            if deadly is not None and signal.getsignal(deadly) is signal.SIG_DFL:
+                self._old[deadly] = signal.signal(deadly, self._die)
         threading.Thread(target=self._watch_hangup, name="vtop-hangup", daemon=True).start()
         return self
 

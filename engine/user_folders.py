@@ -11,13 +11,14 @@ def user_folder(kind: Literal["config", "log", "cache"]) -> Path | None:
     """Where vtop's files of that kind belong, made or not; None when the platform knows no such place."""
     import platformdirs
 
-    find = {
-        "config": platformdirs.user_config_dir,
-        "log": platformdirs.user_log_dir,
-        "cache": platformdirs.user_cache_dir,
-    }[kind]
     try:
-        return Path(find("vtop", appauthor=False))
+        match kind:
+            case "config":
+                return Path(platformdirs.user_config_dir("vtop", appauthor=False))
+            case "log":
+                return Path(platformdirs.user_log_dir("vtop", appauthor=False))
+            case "cache":
+                return Path(platformdirs.user_cache_dir("vtop", appauthor=False))
     except (RuntimeError, KeyError):  # no home
         return None
 
