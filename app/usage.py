@@ -20,5 +20,5 @@ def stray(command: Sequence[str], tokens: Sequence[str], given: Sequence[str], c
     if first != given[0]:
         return BadValue("value", first, "no option takes it; quote what belongs together, or see `vtop --help`")
     close = difflib.get_close_matches(first, commands, 1, 0.5)
-    remedy = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(commands)}"
-    return BadValue("command", first, f"{remedy}; see `vtop --help`")
+    remedy = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(commands)}; see `vtop --help`"
+    return BadValue("command", first, remedy)

@@ -10,7 +10,7 @@ from vtop.app.cli import main
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["simm"], "command = 'simm': did you mean sim?; see `vtop --help`"),
+        (["simm"], "command = 'simm': did you mean sim?\n"),
         (["xyz"], "command = 'xyz': choose one of calibrate, config, conform, models, run, sim; see `vtop --help`"),
         (["--paused", "sim"], "command = 'sim': it comes before its options: vtop sim ..."),
         (["--prompt", "hello", "world"], "value = 'world': no option takes it; quote what belongs together, or see"),
