@@ -25,6 +25,8 @@ from vtop.engine.metrics import summarise
 from vtop.engine.request import SamplingParams
 from vtop.engine.state import EngineState
 
+NOTHING_COMPUTED = 120.0  # seconds without a computed token: nothing comes any more, and no policy waits that long
+IDLE_PAUSE = 0.02  # seconds between two steps that compute nothing
 KEEP_FINISHED = 200_000  # requests whose latencies the summary is made of
 
 
@@ -101,6 +103,7 @@ def _step_all(engine: Any, work: Work, speed: float | None, interrupted: list[in
     until = None if work.duration is None else time.monotonic() + work.duration
     interval = 1.0 / speed if speed else 0.0
     due = time.monotonic()
+    idle_since: float | None = None
     while engine.has_unfinished_requests() and not interrupted:
         now = time.monotonic()
         if until is not None and now >= until:
@@ -114,6 +117,14 @@ def _step_all(engine: Any, work: Work, speed: float | None, interrupted: list[in
             return _one_line(error)
         if interval:
             due = max(due + interval, now)
+        if engine.last_step_ran:
+            idle_since = None
+        elif idle_since is None:
+            idle_since = now
+        elif now - idle_since < NOTHING_COMPUTED or engine.config.request_timeout is not None:
+            due = max(due, now + IDLE_PAUSE)  # time alone may still change something; a time-out will
+        else:
+            return f"deadlock: nothing was computed for {NOTHING_COMPUTED:g} s, and nothing comes"
     return ""
 
 
