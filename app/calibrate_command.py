@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.files import check_target, write_file
+from vtop.app.printing import CleanConsole
 from vtop.app.safe_text import clean
 from vtop.engine.calibrate import HELD_OUT_EVERY, Calibration, Errors
 from vtop.engine.calibrate import calibrate as fit
 from vtop.engine.cards import Card, card_text
 from vtop.engine.cost_model import HingeCost
-from vtop.engine.errors import BadValue
 from vtop.engine.journal import Recording
 from vtop.engine.recorded_shape import recorded_shape
 from vtop.engine.step_samples import step_samples
@@ -21,15 +22,18 @@ from vtop.engine.step_samples import step_samples
 _SUFFIXES = (".gz", ".jsonl", ".vtop")
 
 
-def calibrate(file: Path, output: Path | None = None, console: Console | None = None) -> int:
+def calibrate(
+    file: Path, output: Path | None = None, console: Console | None = None, *, overwrite: bool = False
+) -> int:
     """Fit a card to a recording, print how good it is, and write it (default: beside the recording). Raises BadValue.
 
     The card is written whatever its error is: the error is in the file as well.
     """
-    recording = Recording(file)
-    found = fit(step_samples(recording), str(file))
     stem = _stem(file)
     target = file.with_name(f"{stem}.toml") if output is None else output
+    check_target("--output", target, overwrite)
+    recording = Recording(file)
+    found = fit(step_samples(recording), str(file))
     card = Card(stem, recording.meta.device, recorded_shape(recording.meta), found.cost)
     held = found.held_out
     # a line end in a name would end the comment
@@ -37,11 +41,8 @@ def calibrate(file: Path, output: Path | None = None, console: Console | None = 
         f"vtop calibrate {file.name}: {recording.meta.model} on {recording.meta.device}, {recording.meta.dtype}",
         f"fitted to {found.fitted} steps; on {held.steps} others: MAPE {held.mape:.1%}, p95 {held.p95:.1%}",
     ]
-    try:
-        target.write_text(card_text(card, [clean(note) for note in notes]), encoding="utf-8")
-    except OSError as error:
-        raise BadValue("--output", str(target), f"cannot be written ({error.strerror})") from None
-    _print(console or Console(), found, target)
+    write_file("--output", target, card_text(card, [clean(note) for note in notes]).encode("utf-8", "backslashreplace"))
+    _print(console or CleanConsole(), found, target)
     return 0
 
 

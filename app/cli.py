@@ -16,14 +16,15 @@ from cyclopts import App, Group, Parameter
 from vtop.app.burst import Lengths
 from vtop.app.ending import Ended
 from vtop.app.options import Option, options
-from vtop.app.safe_text import clean
+from vtop.app.printing import tell
 from vtop.app.sim_arguments import SimArguments
+from vtop.app.usage import stray
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION
 
 FAILED = 1
 USAGE_ERROR = 2
-_OUTPUT_LOST = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG")} - {None}
+_OUTPUT_LOST = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG", "EBADF")} - {None}
 
 _ENGINE = Group.create_ordered("Engine options")
 _SCREEN = Group.create_ordered("Screen and request options")
@@ -80,6 +81,7 @@ def run(
     burst_lengths: Annotated[Lengths, Parameter(group=_WORK)] = Lengths.MIXED,
     duration: Annotated[float | None, Parameter(group=_WORK)] = None,
     record: Annotated[Path | None, Parameter(group=_WORK)] = None,
+    overwrite: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
     json: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
     scenario: Annotated[str | None, Parameter(group=_WORK)] = None,
     time_scale: Annotated[float | None, Parameter(group=_WORK)] = None,
@@ -102,7 +104,9 @@ def run(
     duration
         Headless: stop after so many seconds.
     record
-        Write every Frame to this file.
+        Write every Frame to this file, which must not be there yet.
+    overwrite
+        Replace the file of --record when there is one.
     json
         Headless: print the summary as one JSON object.
     scenario
@@ -114,7 +118,7 @@ def run(
     """
     from vtop.app.run_command import RunArguments, run_command
 
-    arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json)
+    arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json, overwrite)
     if scenario is not None or time_scale is not None or on_engine:
         from vtop.app.play_command import PlayArguments, play
 
@@ -136,7 +140,9 @@ def sim(*, given: Given = None, arguments: SimGiven = None) -> int:
 
 
 @app.command
-def calibrate(file: Path, *, output: Path | None = None) -> int:
+def calibrate(
+    file: Path, *, output: Path | None = None, overwrite: Annotated[bool, Parameter(negative="")] = False
+) -> int:
     """Fit a card's cost model to the steps of a recording.
 
     Parameters
@@ -144,11 +150,13 @@ def calibrate(file: Path, *, output: Path | None = None) -> int:
     file
         A recording, made with `vtop run --record`.
     output
-        Write the card to this TOML file; `vtop sim --card` takes it.
+        Write the card to this TOML file (default: beside the recording); `vtop sim --card` takes it.
+    overwrite
+        Replace the file when there is one.
     """
     from vtop.app.calibrate_command import calibrate as run_calibrate
 
-    return run_calibrate(file, output)
+    return run_calibrate(file, output, overwrite=overwrite)
 
 
 @app.command
@@ -220,6 +228,9 @@ def _settings(given: Any) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. What the user got wrong is one line on stderr and code 2."""
+    if sys.stdout is None:
+        tell("vtop: stdout is closed: give it a file, or /dev/null")
+        return FAILED
     try:
         result = app(
             list(sys.argv[1:] if arguments is None else arguments),
@@ -244,10 +255,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return FAILED
     except OSError as error:
-        if error.errno not in _OUTPUT_LOST or error.filename is not None:
+        if error.filename is not None:  # a disk, a folder, a permission: the machine's matter, no bug
+            tell(f"vtop: {os.fsdecode(error.filename)}: {error.strerror}")
+            return FAILED
+        if error.errno not in _OUTPUT_LOST:
             raise
         _drop_output()
-        _complain(f"the output cannot be written ({error.strerror})")
+        tell(f"vtop: the output cannot be written ({error.strerror})")
+        return FAILED
+    except MemoryError as error:
+        text = " ".join(str(error).split())
+        tell(f"vtop: out of memory{': ' if text else ''}{text}; give fewer blocks or requests, or a smaller model")
         return FAILED
     return result if isinstance(result, int) else 0
 
@@ -257,7 +275,7 @@ def _drop_output() -> None:
 
 
 def _complain(text: str) -> int:
-    print(f"vtop: {clean(text)}", file=sys.stderr)
+    tell(f"vtop: {text}")
     return USAGE_ERROR
 
 
@@ -278,5 +296,9 @@ def _one_line(error: cyclopts.CycloptsError) -> str:
         if name == "--burst-lengths":
             remedy = f"choose one of {', '.join(Lengths)}"
         return str(BadValue(name, error.token.value, remedy))
+    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
+        given = error.root_input_tokens or error.unused_tokens
+        commands = sorted(name for name in app if not name.startswith("-"))
+        return str(stray(error.command_chain or (), error.unused_tokens, given, commands))
     text = " ".join(str(error).split())
     return f"{text} See `vtop --help`." if "--help" not in text else text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from vtop.app.actions import ACTIONS
 from vtop.app.options import options
+from vtop.app.printing import CleanConsole
 from vtop.app.settings import Origin, Settings, config_folder
 from vtop.engine.config import PRESETS
 
@@ -19,7 +19,7 @@ def show_config(settings: Settings) -> int:
     engine = settings.engine_config()
     settings.app_config()
     presets = PRESETS[engine.preset]
-    console = Console()
+    console = CleanConsole()
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for heading in ("option", "value", "origin"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "option")
@@ -42,7 +42,10 @@ def show_config(settings: Settings) -> int:
         for action, keys in settings.keys.items():
             table.add_row(Text(action, "bold"), Text(keys, "bold"), Text(Origin.FILE.value, "bold"))
     console.print(table)
-    where = str(settings.path) if settings.path is not None else f"none ({config_folder() / 'config.toml'})"
+    folder = config_folder()
+    where = "none, for a user without a home" if folder is None else f"none ({folder / 'config.toml'})"
+    if settings.path is not None:
+        where = str(settings.path)
     variable = options()["block_size"].variable
     lines = [
         "",

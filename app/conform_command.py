@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vtop.app.printing import put
 from vtop.engine.conform import run_file
 
 FAILED = 1
@@ -16,5 +17,5 @@ def conform(file: Path) -> int:
     """
     report = run_file(file)
     for line in report.lines():
-        print(line)
+        put(line)
     return 0 if report.ok else FAILED

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vtop.app.actions import PANELS, Situation
+from vtop.app.files import write_file
 from vtop.app.injector import Burst, Wanted
 from vtop.app.loader import Loader
 from vtop.app.screens.confirm import ConfirmScreen
@@ -16,6 +17,7 @@ from vtop.app.screens.option_form import option_form
 from vtop.app.view import COLOURINGS
 from vtop.app.widgets.host_map import HostMap
 from vtop.engine import commands as cmd
+from vtop.engine.errors import BadValue
 from vtop.engine.policy_spec import FILE_MARK
 
 if TYPE_CHECKING:
@@ -226,13 +228,13 @@ class Handlers:
     # --- program -----------------------------------------------------------------------------------------------
 
     def screenshot(self) -> None:
-        name = f"vtop-{datetime.datetime.now():%Y%m%d-%H%M%S}.svg"
+        path = Path.cwd() / f"vtop-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}.svg"
         try:
-            Path(name).write_text(self.app.export_screenshot(title="vtop"), encoding="utf-8")
-        except OSError as error:
-            self.app.say(f"screenshot {name}: {error.strerror}; start vtop in a folder you can write to", "error")
+            write_file("screenshot", path, self.app.export_screenshot(title="vtop").encode())
+        except BadValue as error:
+            self.app.say(f"screenshot {path.name} {error.remedy}; start vtop in a folder you can write to", "error")
         else:
-            self.app.say(f"saved {Path.cwd() / name}")
+            self.app.say(f"saved {path}")
 
     def theme(self) -> None:
         self.app.theme = self.app.themes.after(self.app.theme)

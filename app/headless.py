@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.text import Text
 
 from vtop.app.options import AppConfig
+from vtop.app.printing import CleanConsole, put, tell
+from vtop.app.safe_text import clean
 from vtop.app.stuck_policy import told_when_stuck
 from vtop.app.summary import print_summary, summary_json
+from vtop.app.terminal import progress_console
 from vtop.app.work import Work
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.journal import Recorder
 from vtop.engine.metrics import summarise
 from vtop.engine.request import SamplingParams
 from vtop.engine.state import EngineState
 
+NOTHING_COMPUTED = 120.0  # seconds without a computed token: nothing comes any more, and no policy waits that long
+IDLE_PAUSE = 0.02  # seconds between two steps that compute nothing
 KEEP_FINISHED = 200_000  # requests whose latencies the summary is made of
 
 
@@ -35,11 +39,10 @@ def run_headless(engine_config: EngineConfig, app_config: AppConfig, work: Work,
 
 
 def _load_and_drive(engine_config: EngineConfig, app_config: AppConfig, work: Work, as_json: bool) -> int:
-    console = Console(stderr=True)
-    with console.status("loading") as status:
+    with progress_console().status("loading") as status:
 
         def progress(stage: str, done: int, total: int | None) -> None:
-            status.update(f"{stage} {done}/{total}" if total else stage)
+            status.update(Text(clean(f"{stage} {done}/{total}" if total else stage)))
 
         try:
             engine = LLMEngine.from_config(engine_config, progress=progress)
@@ -57,7 +60,9 @@ def drive(engine: Any, app_config: AppConfig, work: Work, *, as_json: bool, seed
     """The same with an engine that is there already."""
     state = EngineState(engine.meta, keep_finished=KEEP_FINISHED)
     engine.on_frame(state.apply)
-    recorder = _recorder(engine, work.record)
+    recorder = None if work.record is None else Recorder(work.record, engine.meta)
+    if recorder is not None:
+        engine.on_frame(recorder.write)
     params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
     try:
         with _interruptible() as interrupted:
@@ -70,26 +75,19 @@ def drive(engine: Any, app_config: AppConfig, work: Work, *, as_json: bool, seed
     summary = summarise(state)
     cut = bool(interrupted or stopped)
     if stopped:
-        print(f"vtop: engine stopped: {stopped}", file=sys.stderr)
+        tell(f"vtop: engine stopped: {stopped}")
+    unrecorded = "" if recorder is None else recorder.error
+    if unrecorded:
+        tell(f"vtop: {unrecorded}")
     if as_json:
-        print(summary_json(summary, engine.meta, interrupted=cut), flush=True)
+        put(summary_json(summary, engine.meta, interrupted=cut))
     else:
         for refused in state.refused:
-            print(f"vtop: request {refused.id} refused: {refused.message}", file=sys.stderr)
-        print_summary(Console(), summary, engine.meta, interrupted=cut)
+            tell(f"vtop: request {refused.id} refused: {refused.message}")
+        print_summary(CleanConsole(), summary, engine.meta, interrupted=cut)
     if interrupted:
         return 128 + interrupted[0]
-    return 1 if stopped or summary.failed_steps else 0
-
-
-def _recorder(engine: Any, path: Path | None) -> Any:
-    if path is None:
-        return None
-    from vtop.engine.journal import Recorder
-
-    recorder = Recorder(path, engine.meta)
-    engine.on_frame(recorder.write)
-    return recorder
+    return 1 if stopped or unrecorded or summary.failed_steps else 0
 
 
 def _add_all(engine: Any, work: Work, params: SamplingParams, seed: int, cache_salt: str) -> None:
@@ -105,6 +103,7 @@ def _step_all(engine: Any, work: Work, speed: float | None, interrupted: list[in
     until = None if work.duration is None else time.monotonic() + work.duration
     interval = 1.0 / speed if speed else 0.0
     due = time.monotonic()
+    idle_since: float | None = None
     while engine.has_unfinished_requests() and not interrupted:
         now = time.monotonic()
         if until is not None and now >= until:
@@ -118,6 +117,14 @@ def _step_all(engine: Any, work: Work, speed: float | None, interrupted: list[in
             return _one_line(error)
         if interval:
             due = max(due + interval, now)
+        if engine.last_step_ran:
+            idle_since = None
+        elif idle_since is None:
+            idle_since = now
+        elif now - idle_since < NOTHING_COMPUTED or engine.config.request_timeout is not None:
+            due = max(due, now + IDLE_PAUSE)  # time alone may still change something; a time-out will
+        else:
+            return f"deadlock: nothing was computed for {NOTHING_COMPUTED:g} s, and nothing comes"
     return ""
 
 

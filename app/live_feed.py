@@ -10,6 +10,7 @@ from pathlib import Path
 from vtop.engine.commands import Command
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
+from vtop.engine.errors import BadValue
 from vtop.engine.events import Frame, Meta, Scheduled
 from vtop.engine.thread import EngineThread, Progress, Subscription, ThreadStatus
 from vtop.engine.workload_engine import WorkloadEngine
@@ -127,7 +128,9 @@ class _Recording:
     def _guarded(self) -> None:
         try:
             self._record()
-        except Exception as error:  # a full disk ends the recording, not the program
+        except BadValue as error:
+            self.error = f"recording to {self._path} stopped: it {error.remedy}"
+        except Exception as error:  # ends the recording, not the program
             self.error = f"recording to {self._path} stopped: {type(error).__name__}: {error}"
         finally:
             self._subscription.close()
@@ -143,13 +146,15 @@ class _Recording:
             return
         recorder = Recorder(self._path, meta)
         try:
-            while not last:
+            while not last and not recorder.error:
                 last = self._stop.wait(RECORD_EVERY)
                 if not self._write(recorder.write):
                     recorder.flush()  # nothing happens: what happened last is on the disk
-            self._write(recorder.write)
+            if last:
+                self._write(recorder.write)
         finally:
             recorder.close()
+            self.error = recorder.error
 
     def _write(self, write: Callable[[Frame], None]) -> int:
         frames = self._subscription.drain()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.printing import CleanConsole
+from vtop.app.terminal import progress_console
 from vtop.engine import model_source
 
 
@@ -21,7 +22,7 @@ def list_models() -> int:
         state = "here" if entry.installed else "not fetched: vtop models pull " + entry.name
         size = _size(entry.size) if entry.installed else ""
         table.add_row(Text(entry.name), size, Text(state), Text(entry.location if entry.installed else "", style="dim"))
-    Console().print(table)
+    CleanConsole().print(table)
     return 0
 
 
@@ -33,7 +34,8 @@ def pull_model(name: str) -> int:
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = progress_console()
+    with Progress(*columns, console=console, transient=True, disable=console.quiet) as bars:
         task: TaskID = bars.add_task(f"fetching {name}", total=None, amount="")
 
         def progress(stage: str, done: int, total: int | None) -> None:
@@ -41,14 +43,14 @@ def pull_model(name: str) -> int:
             bars.update(task, description=stage, completed=done, total=total, amount=amount)
 
         entry = model_source.pull(name, progress=progress)
-    Console().print(Text(f"{entry.name}: {_size(entry.size)} in {entry.location}"))
+    CleanConsole().print(Text(f"{entry.name}: {_size(entry.size)} in {entry.location}"))
     return 0
 
 
 def remove_model(name: str) -> int:
     """Delete a fetched model."""
     freed = model_source.remove(name)
-    Console().print(Text(f"removed {name}: {_size(freed)} given back"))
+    CleanConsole().print(Text(f"removed {name}: {_size(freed)} given back"))
     return 0
 
 

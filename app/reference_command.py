@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.printing import CleanConsole, put
 from vtop.app.safe_text import clean
 from vtop.app.terminal import progress_console
 from vtop.engine.errors import BadValue
@@ -56,11 +57,11 @@ def run_against(arguments: SimArguments, config: EngineConfig, console: Console 
 
 def run_pair(pair: Pair, console: Console | None = None, *, as_json: bool = False) -> int:
     """Simulate, print the table or one JSON object; 1 when an error is out of its bound."""
-    console = console or Console()
+    console = console or CleanConsole()
     with progress_console().status("simulating") as status:
         report = check(pair, lambda text: status.update(f"simulating: {text}"))
     if as_json:
-        print(report_json(report), flush=True)
+        put(report_json(report))
     else:
         print_report(report, console)
     return 0 if report.ok else FAILED

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from vtop.app.feed import Feed
 from vtop.app.options import AppConfig
 from vtop.app.playing import Playing
-from vtop.app.stray import StrayOutput, new_log_path
+from vtop.app.printing import tell
+from vtop.app.stray import StrayOutput
 from vtop.app.terminal import ExitGuard
 
 SWITCH_INTERVAL = 0.001  # seconds until a thread that computes in Python lets the screen's thread go on
@@ -37,11 +38,12 @@ def run_app(
     from vtop.app.themes import load_themes
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    stray = StrayOutput(new_log_path())
+    stray = StrayOutput()
     with stray:
         terminal = stray.terminal
         assert terminal is not None
-        themes = load_themes(config_folder() / "themes")
+        folder = config_folder()
+        themes = load_themes(None if folder is None else folder / "themes")
         feed = make_feed()
         app = VtopApp(feed, config, model=model, keymap=keymap, themes=themes, stray=stray, playing=playing)
         app.injector.skip(*injected)
@@ -56,10 +58,12 @@ def run_app(
             if crash:
                 code = code or 1
             stopped = feed.close(ENGINE_GRACE)
+    if feed.problem:  # told on the screen too, if there was time
+        code = code or 1
+        tell(f"vtop: {feed.problem}")
     last_words = _last_words(app.troubles.last_words, crash, stray)
     if last_words:
-        with contextlib.suppress(OSError):
-            print(last_words, file=sys.stderr, flush=True)
+        tell(last_words)
     if not stopped or "torch" in sys.modules:
         # Either a step or a load is still going on in a thread that cannot be interrupted, or torch would take its
         # time, on a busy machine seconds, to be taken down. Recording and log are closed: nothing is left to save.

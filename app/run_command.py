@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vtop.app.burst import MAX_BURST, Lengths
+from vtop.app.files import check_target
 from vtop.app.settings import Settings
 from vtop.app.work import Work
 from vtop.engine.errors import BadValue
@@ -25,6 +26,7 @@ class RunArguments:
     duration: float | None
     record: Path | None
     json: bool
+    overwrite: bool = False
 
     def work(self) -> Work:
         """Checked; BadValue names what cannot be used."""
@@ -36,8 +38,10 @@ class RunArguments:
             raise BadValue("--json", True, "it goes with --headless")
         if self.duration is not None and not self.headless:
             raise BadValue("--duration", self.duration, "it goes with --headless")
-        if self.record is not None and not self.record.parent.is_dir():
-            raise BadValue("--record", str(self.record), "there is no such folder; make it first")
+        if self.record is not None:
+            check_target("--record", self.record, self.overwrite)
+        elif self.overwrite:
+            raise BadValue("--overwrite", True, "it goes with --record")
         prompts = [*self.prompt, *(read_prompts(self.prompts) if self.prompts is not None else [])]
         return Work(prompts, self.burst, self.burst_lengths, self.duration, self.record)
 

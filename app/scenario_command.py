@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.printing import CleanConsole, put
 from vtop.app.safe_text import clean
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
@@ -42,9 +43,9 @@ def run_scenario_file(settings: Settings, arguments: SimArguments) -> int:
         )
     outcomes = [_outcome(scenario, run, bounds) for run in runs.values()]
     if arguments.json:
-        print(_json(scenario, card, outcomes, verdicts), flush=True)
+        put(_json(scenario, card, outcomes, verdicts))
     else:
-        _print(Console(), scenario, card, outcomes, verdicts)
+        _print(CleanConsole(), scenario, card, outcomes, verdicts)
     code = tell_troubles(outcomes, "variant")
     if arguments.csv is not None:
         from vtop.app.sim_export import write_csv

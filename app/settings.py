@@ -14,6 +14,7 @@ from typing import Any
 from vtop.app.options import AppConfig, Option, checked, from_text, options
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.user_folders import typed_path, user_folder
 
 FILE_VARIABLE = "VTOP_CONFIG"
 _OTHER_VARIABLES = (FILE_VARIABLE, "VTOP_MODELS")  # no options: where the file is, where models are kept
@@ -66,17 +67,17 @@ class Settings:
         return {key: self.values[key] for key, option in options().items() if option.section == section}
 
 
-def config_folder() -> Path:
-    """Where settings file and the user's own themes are."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("vtop", appauthor=False))
+def config_folder() -> Path | None:
+    """Where settings file and the user's own themes are; None for a user without a home."""
+    return user_folder("config")
 
 
-def settings_path(environment: Mapping[str, str]) -> Path:
-    """The settings file: $VTOP_CONFIG, or config.toml in the platform's folder."""
-    named = environment.get(FILE_VARIABLE)
-    return Path(named).expanduser() if named else config_folder() / "config.toml"
+def settings_path(environment: Mapping[str, str]) -> Path | None:
+    """The settings file: $VTOP_CONFIG, or config.toml in the platform's folder, where there is one."""
+    if named := environment.get(FILE_VARIABLE):
+        return typed_path(named)
+    folder = config_folder()
+    return None if folder is None else folder / "config.toml"
 
 
 def load_settings(
@@ -87,7 +88,7 @@ def load_settings(
     path = settings_path(environment) if path is None else path
     values = {key: option.default for key, option in options().items()}
     origins = dict.fromkeys(values, Origin.DEFAULT)
-    file, keys = read_file(path, must_exist=FILE_VARIABLE in environment)
+    file, keys = ({}, {}) if path is None else read_file(path, must_exist=FILE_VARIABLE in environment)
     for layer, origin in (
         (file, Origin.FILE),
         (_environment(environment), Origin.ENVIRONMENT),
@@ -95,7 +96,7 @@ def load_settings(
     ):
         values.update(layer)
         origins.update(dict.fromkeys(layer, origin))
-    return Settings(values, origins, keys, path if path.is_file() else None)
+    return Settings(values, origins, keys, path if path is not None and path.is_file() else None)
 
 
 def read_file(path: Path, must_exist: bool = False) -> tuple[dict[str, Any], dict[str, str]]:

@@ -81,8 +81,9 @@ class SimArguments:
     ttft_limit: Annotated[float, _p(_OUT, "Goodput: seconds to the first token (default: 2).")] = 2.0
     tpot_limit: Annotated[float, _p(_OUT, "Goodput: seconds per token after it (default: 0.1).")] = 0.1
     json: Annotated[bool, _p(_OUT, "Print one JSON object instead of tables; every run has its own config.")] = False
-    csv: Annotated[Path | None, _p(_OUT, "Write one line per policy, rate and seed.")] = None
+    csv: Annotated[Path | None, _p(_OUT, "Write one line per policy, rate and seed to this file.")] = None
     plot: Annotated[Path | None, _p(_OUT, "Draw into this folder (needs matplotlib: the extra `plots`).")] = None
+    overwrite: Annotated[bool, _p(_OUT, "Replace files of --csv and --plot that are there already.")] = False
     tui: Annotated[bool, _p(_OUT, "Watch one run in the app, in virtual time.")] = False
     time_scale: Annotated[float | None, _p(_OUT, "With --tui: virtual seconds per second at most (default: 1; 0 is as "
                                                  "fast as it goes).")] = None  # fmt: skip

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from vtop.app import sim_texts, sim_work
+from vtop.app import sim_work
 from vtop.app.ending import ended_by_signals
+from vtop.app.files import check_target
+from vtop.app.printing import CleanConsole, put, tell
 from vtop.app.safe_text import clean
 from vtop.app.settings import Settings
 from vtop.app.sim_arguments import SimArguments
@@ -42,21 +42,11 @@ def sim(settings: Settings, arguments: SimArguments) -> int:
 
 def _check_values(a: SimArguments) -> None:
     if a.csv is not None:
-        _try_to_write("--csv", a.csv)
+        check_target("--csv", a.csv, a.overwrite)
     if a.workers is not None and a.workers < 1:
         raise BadValue("--workers", a.workers, "give at least 1")
     if a.time_scale is not None and a.time_scale < 0:
         raise BadValue("--time-scale", a.time_scale, "give virtual seconds per second, 0 or more")
-
-
-def _try_to_write(option: str, path: Path) -> None:
-    """Before hours are spent on what could not be written. Raises BadValue."""
-    try:
-        sim_texts.writable(option, path)
-        if path.is_file() or not path.exists():  # a pipe would wait for its reader
-            path.open("ab").close()
-    except OSError as error:
-        raise BadValue(option, str(path), f"cannot be written ({error.strerror})") from None
 
 
 def _run(settings: Settings, arguments: SimArguments) -> int:
@@ -80,15 +70,15 @@ def _compare(settings: Settings, arguments: SimArguments) -> int:
     if arguments.plot is not None:
         from vtop.app.plots import check_plots
 
-        check_plots(arguments.plot)
+        check_plots(arguments.plot, arguments.overwrite)
     cases = sim_work.cases(arguments, settings.engine_config(), settings.engine_options())
     outcomes = run_with_progress(cases, arguments)
     if arguments.json:
         from vtop.app.sim_export import as_json
 
-        print(as_json(cases, outcomes), flush=True)
+        put(as_json(cases, outcomes))
     else:
-        _print(Console(), cases, outcomes)
+        _print(CleanConsole(), cases, outcomes)
     code = tell_troubles(outcomes)
     if arguments.csv is not None:
         from vtop.app.sim_export import write_csv
@@ -98,7 +88,7 @@ def _compare(settings: Settings, arguments: SimArguments) -> int:
         from vtop.app.plots import draw_all
 
         for path in draw_all(arguments.plot, outcomes):
-            print(clean(f"drawn: {path}"), file=sys.stderr)
+            tell(f"drawn: {path}")
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vtop.app.files import write_file
 from vtop.engine.compare import Case, Outcome, rows
 from vtop.engine.config import EngineConfig
-from vtop.engine.errors import BadValue
 from vtop.engine.version import VERSION
 
 
@@ -49,15 +50,13 @@ def as_json(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
 def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
     """One line per run. Raises BadValue."""
     names = list(outcomes[0].measures)
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["policy", "rate", "seed", *names])
-            for o in outcomes:
-                values = ["" if math.isnan(v) else f"{v:.9g}" for v in o.measures.values()]
-                writer.writerow([o.policy, "" if o.rate is None else f"{o.rate:g}", o.seed, *values])
-    except OSError as error:
-        raise BadValue("--csv", str(path), f"cannot be written ({error.strerror})") from None
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["policy", "rate", "seed", *names])
+    for o in outcomes:
+        values = ["" if math.isnan(v) else f"{v:.9g}" for v in o.measures.values()]
+        writer.writerow([o.policy, "" if o.rate is None else f"{o.rate:g}", o.seed, *values])
+    write_file("--csv", path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
 def shared_options(configs: Sequence[EngineConfig]) -> dict[str, Any]:

@@ -19,14 +19,14 @@ _LOAD = frozenset(
 _RATE = frozenset({"rate", "rates"})
 _TRACE = frozenset({"trace", "scale_time", "scale_length", "limit"})
 _LIMITS = frozenset({"ttft_limit", "tpot_limit"})
-_COMPARE = _LIMITS | {"policies", "workers", "csv", "plot"}
+_COMPARE = _LIMITS | {"policies", "workers", "csv", "plot", "overwrite"}
 _SHOWN = frozenset({"json", "tui", "time_scale"})
 
 # What is simulated, the most special first -> what goes with it; made-up requests are the empty name.
 _GOES_WITH: dict[str, frozenset[str]] = {
     "reference": frozenset({"json"}),
     "against": _CARD | {"trace", "limit", "json"},
-    "scenario": _CARD | _LIMITS | _SHOWN | {"check", "csv"},
+    "scenario": _CARD | _LIMITS | _SHOWN | {"check", "csv", "overwrite"},
     "trace": _CARD | _RATE | _TRACE | _COMPARE | _SHOWN,
     "": _CARD | _RATE | _LOAD | _COMPARE | _SHOWN | {"seeds"},
 }
@@ -63,6 +63,8 @@ def check_together(a: SimArguments, given_options: Collection[str] = ()) -> None
         raise _bad(sources[1], given, f"leave out {flag(sources[0])}: one workload at a time")
     if "against" in given and "trace" not in given:
         raise _bad("against", given, "give the arrivals with --trace as well")
+    if "overwrite" in given and not {"csv", "plot"} & given.keys():
+        raise _bad("overwrite", given, "it goes with --csv or --plot")
     for name, other in _NEEDS.items():
         if name in given and other not in given:
             raise _bad(name, given, f"it goes with {flag(other)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.printing import CleanConsole, tell
 from vtop.app.safe_text import cells, clean
 from vtop.engine.compare import Case, Outcome, Row
 
@@ -89,7 +89,7 @@ def tell_troubles(outcomes: Sequence[Outcome], what: str = "policy") -> int:
         told = [note.text for note in outcome.notes]
         told += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
         for text in told:
-            print(clean(f"vtop: {where}: {text}"), file=sys.stderr)
+            tell(f"vtop: {where}: {text}")
     return int(any(outcome.failed for outcome in outcomes))
 
 
@@ -100,7 +100,7 @@ def print_tables(console: Console, rows: Sequence[Row]) -> None:
     """
     width = console.width
     if not console.is_terminal:  # a file or a pipe has no width
-        width, console = UNBOUNDED, Console(width=UNBOUNDED, file=console.file)
+        width, console = UNBOUNDED, CleanConsole(width=UNBOUNDED, file=console.file)
     for title, columns in (("latency", LATENCY), ("throughput, memory, fairness", SERVICE)):
         shown = [column for column in columns if column[1] not in OPTIONAL or _tells(column[1], rows)]
         while shown:

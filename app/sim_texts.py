@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 from vtop.engine.errors import BadValue
@@ -152,12 +151,3 @@ def prefixes(option: str, text: str) -> Prefixes:
     except ValueError:
         pass
     raise BadValue(option, text, "give COUNTxTOKENS, as in 4x256, optionally with @SHARE")
-
-
-def writable(option: str, path: Path) -> Path:
-    """The path of a file to write, whose folder exists. Raises BadValue."""
-    if not path.parent.is_dir():
-        raise BadValue(option, str(path), "there is no such folder; make it first")
-    if path.is_dir():
-        raise BadValue(option, str(path), "this is a folder; give a file")
-    return path

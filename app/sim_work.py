@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vtop.app import sim_texts
-from vtop.app.safe_text import clean
+from vtop.app.printing import tell
 from vtop.app.sim_arguments import SimArguments
 from vtop.app.sim_rules import NO_MODEL
 from vtop.engine.cards import Card, card_names, find_card
@@ -98,7 +97,7 @@ def trace_workload(arguments: SimArguments) -> Workload | None:
     trace = open_trace(path, limit=arguments.limit)
     if trace.left_out:
         why = ", ".join(f"{count:,} with {reason}" for reason, count in trace.left_out.items())
-        print(clean(f"vtop: requests of {trace.workload.name} that are left out: {why}"), file=sys.stderr)
+        tell(f"vtop: requests of {trace.workload.name} that are left out: {why}")
     return trace.workload.scaled(arguments.scale_time, length)
 
 

@@ -10,37 +10,56 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+from vtop.engine.user_folders import user_folder
 
 KEEP_LOGS = 10
+TERMINAL = 1  # stdout: what `check_terminal` looked at; stderr may lead to a file
 _TAIL = 4096  # bytes of new output that are looked at for the last line
 
 
-def new_log_path() -> Path:
-    """A fresh file in the platform's log folder; old ones beyond the latest few are removed."""
-    import platformdirs
+def new_log() -> tuple[Path, int]:
+    """A fresh file in the platform's log folder, open for appending; old ones beyond the latest few are removed.
 
-    try:
-        folder = Path(platformdirs.user_log_dir("vtop", appauthor=False))
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in sorted(folder.glob("vtop-*.log"))[:-KEEP_LOGS]:
-            with contextlib.suppress(OSError):
-                old.unlink()
-    except OSError:
-        import tempfile
+    Where that folder cannot be written to it is one of the folder for temporary files, else nowhere.
+    """
+    import tempfile
 
-        folder = Path(tempfile.gettempdir())
-    return folder / f"vtop-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    name = f"vtop-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND  # nobody's file, nor a link that somebody laid there
+    for folder in (user_folder("log"), Path(tempfile.gettempdir())):
+        if folder is None:
+            continue
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in sorted(folder.glob("vtop-*.log"))[:-KEEP_LOGS]:
+                with contextlib.suppress(OSError):
+                    old.unlink()
+            return folder / name, os.open(folder / name, flags, 0o600)
+    return Path(os.devnull), os.open(os.devnull, os.O_WRONLY)
+
+
+class _Log(io.FileIO):
+    """A full disk must not become an error of the library that prints."""
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            super().write(data)
+        return len(data)
 
 
 class StrayOutput:
     """While entered, file descriptors 1 and 2 and sys.stdout and sys.stderr lead to the log file.
 
-    `terminal` is a text stream to where stderr led before: the screen is drawn through it. Handlers that were made
+    `terminal` is a text stream to where stdout led before: the screen is drawn through it. Handlers that were made
     before, C libraries and child processes are covered, because the descriptors themselves are changed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None = None) -> None:
+        """`path`: the log; else a new one in the person's folder for them."""
+        self._given = path
+        self.path = path or Path(os.devnull)
         self.terminal: io.TextIOWrapper | None = None
         self._log: io.TextIOWrapper | None = None
         self._saved: list[tuple[int, int]] = []
@@ -52,12 +71,14 @@ class StrayOutput:
         for stream in self._streams:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._log = io.TextIOWrapper(
-            io.FileIO(fd, "ab"), encoding="utf-8", errors="backslashreplace", write_through=True
-        )
+        if self._given is None:
+            self.path, fd = new_log()
+        else:
+            fd = os.open(self._given, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log: Any = _Log(fd, "ab")
+        self._log = io.TextIOWrapper(log, encoding="utf-8", errors="backslashreplace", write_through=True)
         self.terminal = io.TextIOWrapper(
-            io.BufferedWriter(io.FileIO(os.dup(2), "wb")), encoding="utf-8", errors="backslashreplace"
+            io.BufferedWriter(io.FileIO(os.dup(TERMINAL), "wb")), encoding="utf-8", errors="backslashreplace"
         )
         for target in (1, 2):
             self._saved.append((target, os.dup(target)))
@@ -86,7 +107,7 @@ class StrayOutput:
             os.close(saved)
         self._saved.clear()
         with contextlib.suppress(OSError):
-            if self.path.stat().st_size == 0:
+            if self.path.is_file() and self.path.stat().st_size == 0:
                 self.path.unlink()
 
     def write(self, text: str) -> None:

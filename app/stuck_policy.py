@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vtop.app.safe_text import clean
+from vtop.app.printing import tell
 from vtop.engine.policies.user_calls import stuck_call
 
 LOOK_EVERY = 0.5  # seconds
@@ -21,7 +20,7 @@ def told_when_stuck(way_out: str = "Ctrl-C ends it") -> Iterator[None]:
     def watch() -> None:
         while not done.wait(LOOK_EVERY):
             if stuck := stuck_call(thread):
-                print(clean(f"vtop: {stuck}; {way_out}"), file=sys.stderr, flush=True)
+                tell(f"vtop: {stuck}; {way_out}")
                 return
 
     threading.Thread(target=watch, name="vtop-stuck", daemon=True).start()

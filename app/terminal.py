@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from vtop.app.printing import CleanConsole
 from vtop.engine.errors import VtopError
 
 # Everything the screen turned on, off again: mouse, focus and paste reports, kitty keys, alternate screen; line wrap
@@ -22,6 +23,8 @@ RESET = (
     b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l\x1b[?1004l\x1b[?2004l\x1b[?2048l\x1b[<u"
     b"\x1b[?7h\x1b[?1049l\x1b[0m\x1b[?25h"
 )
+DEADLY = ("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGSYS")
+"""Signals that end a process which does not expect them, at once, and where asked for with a core dump."""
 GRACE = 1.7  # seconds for the orderly way out
 HANGUP_GRACE = 1.0
 
@@ -29,7 +32,7 @@ HANGUP_GRACE = 1.0
 def progress_console() -> Console:
     """stderr, for what comes and goes: nothing at all is written where it is no terminal."""
     stream = sys.stderr
-    return Console(stderr=True, quiet=stream is None or not stream.isatty())
+    return CleanConsole(stderr=True, quiet=stream is None or not stream.isatty())
 
 
 class NoTerminal(VtopError):
@@ -58,6 +61,8 @@ class ExitGuard:
 
     SIGINT, SIGTERM and SIGHUP call `leave` in the main thread; if the program is still there `GRACE` seconds later, a
     thread restores the terminal and ends the process. The same happens when the terminal itself goes away.
+
+    Other deadly signals end the process by themselves, as without us, but for the terminal, which is restored before.
     """
 
     def __init__(self, output: int, leave: Callable[[int], None]) -> None:
@@ -74,6 +79,10 @@ class ExitGuard:
     def __enter__(self) -> ExitGuard:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._old[number] = signal.signal(number, self._on_signal)
+        for name in DEADLY:
+            deadly: int | None = getattr(signal, name, None)  # not every platform has them all
+            if deadly is not None and signal.getsignal(deadly) is signal.SIG_DFL:
+                self._old[deadly] = signal.signal(deadly, self._die)
         threading.Thread(target=self._watch_hangup, name="vtop-hangup", daemon=True).start()
         return self
 
@@ -95,6 +104,11 @@ class ExitGuard:
             self.code = 128 + number
         self.arm(self.code)
         self._leave(self.code)
+
+    def _die(self, number: int, _frame: FrameType | None) -> None:
+        _restore(self._output, self._input, self._attributes)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _force(self, code: int, grace: float) -> None:
         if not self._done.wait(grace):

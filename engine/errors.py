@@ -39,6 +39,10 @@ class ModelRefused(VtopError):
         super().__init__(f"model {model!r} cannot be served: {reason}")
 
 
+class Deadlock(VtopError):
+    """Requests wait, and nothing that changes that will ever happen. A bug of the scheduler, not of a request."""
+
+
 class PoolError(Exception):
     """A caller broke the block pool's contract (double release, unknown block). A bug, not a user error."""
 

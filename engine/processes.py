@@ -128,6 +128,8 @@ def _serve(tasks: Connection, function: Callable[[Any], Any]) -> None:
             tasks.send(("bad value", error.field, error.value, error.remedy))
         except VtopError as error:
             tasks.send(("refused", str(error)))
+        except MemoryError:
+            tasks.send(("refused", "out of memory: give fewer blocks, requests or --workers"))
         except Exception:
             tasks.send(("bug", traceback.format_exc()))
 

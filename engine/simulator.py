@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from vtop.engine.cards import Card
 from vtop.engine.clock import ManualClock
 from vtop.engine.config import MOST_BLOCKS, EngineConfig
-from vtop.engine.errors import BadValue
+from vtop.engine.errors import BadValue, Deadlock
 from vtop.engine.events import Frame, Note
 from vtop.engine.facts import EngineFacts
 from vtop.engine.ledger import Ledger
@@ -108,7 +108,10 @@ def simulate(
     progress: Callable[[int, int], None] | None = None,
     on_frame: Callable[[Frame], None] | None = None,
 ) -> SimResult:
-    """Run to the end. `progress(requests ended, requests of the workload)` is called a few times per second."""
+    """Run to the end. `progress(requests ended, requests of the workload)` is called a few times per second.
+
+    A deadlock ends the run with an error among the notes of the result: what was measured so far is kept.
+    """
     engine = build(simulation)
     ledger = Ledger(engine.meta, keep_gaps=simulation.keep_gaps, keep_spans=simulation.keep_spans)
     engine.on_frame(ledger.apply)
@@ -118,7 +121,11 @@ def simulate(
     started = told = time.monotonic()
     until = simulation.until
     while engine.has_unfinished_requests() and (until is None or engine.elapsed < until):
-        engine.step()
+        try:
+            engine.step()
+        except Deadlock as error:
+            engine.note(Note("error", str(error)))
+            break
         if progress is not None and (now := time.monotonic()) - told >= PROGRESS_EVERY:
             told = now
             progress(sum(ledger.outcomes.values()), total)

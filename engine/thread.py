@@ -61,6 +61,9 @@ class Subscription:
 
     `max_behind` may be changed by the reader. `quiet`: that the engine waits for this reader is no news. While `held`
     is set it waits too.
+
+    The engine decides to sleep while it has the lock of `wake`. So whatever may end `too_far_behind` is done first and
+    `wake` called then, always: deciding here whether the engine sleeps would be out of date by the time it does.
     """
 
     def __init__(self, name: str, wake: Callable[[], None], max_behind: int, quiet: bool = False) -> None:
@@ -68,16 +71,25 @@ class Subscription:
         self.quiet = quiet
         self._frames: deque[ev.Frame] = deque()
         self._wake = wake
-        self.max_behind = max_behind
+        self._max_behind = max_behind
         self.held = False
         self.closed = False
 
+    @property
+    def max_behind(self) -> int:
+        return self._max_behind
+
+    @max_behind.setter
+    def max_behind(self, frames: int) -> None:
+        self._max_behind = frames
+        self._wake()
+
     def drain(self, limit: int | None = None) -> list[ev.Frame]:
         """Frames since the last call, oldest first; at most `limit`."""
-        frames, behind = self._frames, len(self._frames) > self.max_behind
+        frames = self._frames
         count = len(frames) if limit is None else min(limit, len(frames))
         taken = [frames.popleft() for _ in range(count)]
-        if behind:
+        if taken:
             self._wake()
         return taken
 
@@ -87,23 +99,22 @@ class Subscription:
 
     @property
     def too_far_behind(self) -> bool:
-        return not self.closed and (self.held or len(self._frames) > self.max_behind)
+        return not self.closed and (self.held or len(self._frames) > self._max_behind)
 
     def hold(self, held: bool) -> None:
         """Let the engine wait before its next step, or go on."""
-        if held != self.held:
-            self.held = held
-            if not held:
-                self._wake()
+        self.held = held
+        if not held:
+            self._wake()
 
     def close(self) -> None:
         """Want no more Frames."""
         self.closed = True
-        self._frames.clear()
         self._wake()
+        self._frames.clear()
 
     def put(self, frame: ev.Frame) -> None:
-        """Called by the engine's thread only."""
+        """Called by the engine's thread only, while it has the lock."""
         if not self.closed:
             self._frames.append(frame)
 
@@ -248,7 +259,8 @@ class EngineThread:
                 slow = self._slowest()
                 if slow is not None:
                     started = time.monotonic()
-                    self._wanted.wait()
+                    while slow.too_far_behind and not self._stopping and not self._commands:
+                        self._wanted.wait()
                     if not slow.quiet:
                         engine.note(ev.SubscriberBehind(slow.name, time.monotonic() - started))
                 elif pause > 0:
@@ -284,9 +296,10 @@ class EngineThread:
             self._pause(engine, "end", end)
 
     def _publish(self, frame: ev.Frame) -> None:
-        self._subscriptions = [s for s in self._subscriptions if not s.closed]
-        for subscription in self._subscriptions:
-            subscription.put(frame)
+        with self._wanted:
+            self._subscriptions = [s for s in self._subscriptions if not s.closed]
+            for subscription in self._subscriptions:
+                subscription.put(frame)
         if self._until and self._engine is not None:
             met = next((e for e in frame.events if e.__struct_config__.tag in self._until), None)
             if met is not None:

@@ -11,8 +11,9 @@ from vtop.engine.arrivals import Arrivals, stretched, with_free_names
 from vtop.engine.clock import Clock, ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine, Prompt
-from vtop.engine.errors import BadValue
+from vtop.engine.errors import BadValue, Deadlock
 from vtop.engine.executor import Executor
+from vtop.engine.idle import Idle
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import SamplingParams
 from vtop.engine.step_speed import SCENARIO_STEP, StepMeter, decode_seconds
@@ -32,7 +33,8 @@ class WorkloadEngine(LLMEngine):
     Whoever steps should wait until `not_before`; stepping earlier is allowed and means that the next thing, be it an
     arrival, happens now. `hold` and `go_on` tell that nobody steps for a while: no time passes for arrivals.
 
-    `patient`: when nobody can go on and nothing will come, a person may still change that; otherwise it is an error.
+    `patient`: when nobody can go on and nothing will come, a person may still change that; otherwise `step` raises
+    Deadlock, on a virtual clock (see `Idle`).
 
     `until` is how many seconds of it `workload` has; whoever steps may stop when `take_end` says that they are over.
     """
@@ -58,9 +60,13 @@ class WorkloadEngine(LLMEngine):
         self._waits_for: float | None = None  # the arrival until which `not_before` says to wait
         self._end: tuple[float, str] | None = None  # (`elapsed` when a workload is over, what to say then)
         self._held: float | None = None  # time.monotonic() since which nobody steps
+        self._idle = Idle()
+        self._step_events: list[ev.AnyEvent] = []  # of the last step
         self._meter = StepMeter()
         if self.virtual is None:
             self.on_frame(self._meter.take)
+        else:
+            self.on_frame(self._keep_events)
         if workload is not None:
             self._add_jobs(workload.jobs)
             self._set_end(workload, until)
@@ -199,8 +205,11 @@ class WorkloadEngine(LLMEngine):
         for output in outputs:
             if output.finished:
                 self.arrivals.ended(output.request_id, now)
-        if not self.last_step_ran and self._requests:
-            self._skip_idle_time()
+        if self.last_step_ran:
+            if self._idle.steps:
+                self._idle = Idle()
+        elif self._requests and self.virtual is not None:
+            self._after_idle_step(self.virtual)
         if self.time_scale is not None and self.virtual is not None:
             self.not_before = max(self.not_before, self._due(self.clock.now()))
         return outputs
@@ -232,19 +241,38 @@ class WorkloadEngine(LLMEngine):
             self._start -= gap
         self._admit_arrivals(at)
 
-    def _skip_idle_time(self) -> None:
-        """Nothing could be computed: go to whatever comes next, an arrival or a time-out."""
-        if self.virtual is None:
+    def _keep_events(self, frame: ev.Frame) -> None:
+        if frame.ran:
+            self._step_events = frame.events
+
+    def _after_idle_step(self, clock: ManualClock) -> None:
+        """Nothing was computed. What the step did is what the next one begins with; when it did nothing, go to what
+        comes next, an arrival or a time-out.
+        """
+        idle = self._idle
+        idle.passed(self._step_events)
+        if idle.restless(len(self._requests)):
+            raise Deadlock(f"{self._who_waits()}, and {idle.steps:,} steps moved them about and computed nothing")
+        if not idle.settled:
             return
         coming = [self._start + at] if (at := self.arrivals.next_at) is not None else []
         coming += [t for r in self._requests.values() for t in (r.expires, r.deadline) if t is not None]
-        later = [t for t in coming if t > self.clock.now()]
+        later = [t for t in coming if t > clock.now()]
         if later:
-            self.virtual.advance(min(later) - self.clock.now())
+            idle.time_passes()
+            clock.advance(min(later) - clock.now())
         elif self.patient:
             self.not_before = time.monotonic() + NOTHING_COMES
+        elif (pause := idle.pause()) is not None:
+            clock.advance(pause)
         else:
-            raise RuntimeError(f"{len(self._requests)} requests wait and nothing will ever come: a deadlock")
+            raise Deadlock(f"{self._who_waits()}, nothing runs and nothing comes; no step would ever change that")
+
+    def _who_waits(self) -> str:
+        names = ", ".join(list(self._requests)[:3])
+        count = len(self._requests)
+        more = f" and {count - 3:,} more" if count > 3 else ""
+        return f"deadlock: {names}{more} wait{'s' * (count == 1)}"
 
     # --- pace ----------------------------------------------------------------------------------------------------
 

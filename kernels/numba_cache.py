@@ -26,12 +26,12 @@ def cache_folder() -> Path | None:
     import platformdirs
 
     given = config.CACHE_DIR
-    base = Path(given) if given else Path(platformdirs.user_cache_dir("vtop")) / "numba"
-    folder = base / f"vtop-{_digest()}"
     try:
+        base = Path(given) if given else Path(platformdirs.user_cache_dir("vtop")) / "numba"
+        folder = base / f"vtop-{_digest()}"
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home has no such folder
         return None
     return folder
 

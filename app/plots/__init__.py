@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vtop.app.safe_text import clean
+from vtop.app.files import write_file
+from vtop.app.printing import tell
 from vtop.engine.compare import Outcome
 from vtop.engine.errors import BadValue
 
@@ -27,7 +28,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_plots(folder: Path) -> None:
+def check_plots(folder: Path, overwrite: bool = False) -> None:
     """Make the folder, before hours are spent on what could not be drawn. Raises BadValue."""
     try:
         importlib.import_module("matplotlib")
@@ -40,6 +41,11 @@ def check_plots(folder: Path) -> None:
         raise BadValue("--plot", str(folder), f"the folder cannot be made ({error.strerror})") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise BadValue("--plot", str(folder), "the folder cannot be written to; choose another")
+    there = [name for name, kinds in FIGURES.items() for kind in kinds if (folder / f"{name}.{kind}").exists()]
+    if there and not overwrite:
+        figures = ", ".join(dict.fromkeys(there))
+        remedy = f"there are figures already ({figures}); choose another folder, or add --overwrite"
+        raise BadValue("--plot", str(folder), remedy)
 
 
 def draw_all(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
@@ -51,7 +57,7 @@ def draw_all(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
         for name, kinds in FIGURES.items():
             figure = draw_one(name, outcomes)
             if isinstance(figure, str):
-                print(clean(f"not drawn: {name} ({figure})"), file=sys.stderr)
+                tell(f"not drawn: {name} ({figure})")
                 continue
             made += [_save(figure, folder / f"{name}.{kind}") for kind in kinds]
     return made
@@ -70,8 +76,7 @@ def draw_one(name: str, outcomes: Sequence[Outcome]) -> Figure | str:
 def _save(figure: Figure, path: Path) -> Path:
     # no dates and versions: the same runs give the same bytes
     metadata: dict[str, None] = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
-    try:
-        figure.savefig(path, metadata=metadata)
-    except OSError as error:
-        raise BadValue("--plot", str(path), f"cannot be written ({error.strerror})") from None
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+    write_file("--plot", path, drawn.getvalue())
     return path

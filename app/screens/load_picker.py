@@ -20,6 +20,7 @@ from vtop.app.safe_text import fit, shorten
 from vtop.app.screens.form import Field, FormScreen
 from vtop.engine.errors import BadValue
 from vtop.engine.scenario import Scenario, load_scenario
+from vtop.engine.user_folders import typed_path
 
 BURST, FILE = "burst", "file"  # scenarios' ids begin with a mark, so that one may be called so
 MARK = "scenario:"
@@ -95,6 +96,6 @@ def file_form() -> FormScreen[Scenario]:
         text = values["path"].strip()
         if not text:
             raise BadValue("path", text, "give a TOML file")
-        return load_scenario(Path(text).expanduser())
+        return load_scenario(typed_path(text))
 
     return FormScreen("Load a scenario of your own", [Field("path", "File", hint="a TOML file")], make, button="Read")

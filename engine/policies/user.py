@@ -6,7 +6,6 @@ import contextlib
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +16,7 @@ from vtop.engine.policies.base import Move, Policy
 from vtop.engine.policies.user_calls import call_user
 from vtop.engine.policy_spec import FILE_MARK, OPTION
 from vtop.engine.request import Request, SamplingParams, new_request
+from vtop.engine.user_folders import typed_path
 
 REMEDY_KEY = "key(request) must return a finite number, or a tuple of them of one length"
 
@@ -111,7 +111,7 @@ class UserPolicy(Policy):
 def load_user_policy(spec: str) -> UserPolicy:
     """Read FILE.py:Class afresh and make its policy. Raises BadValue with one line that says what is wrong."""
     path_text, _, class_name = spec.rpartition(FILE_MARK)
-    path = Path(path_text + ".py").expanduser()
+    path = typed_path(path_text + ".py")
     try:
         source = path.read_bytes()
     except OSError as error:

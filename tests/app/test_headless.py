@@ -99,3 +99,27 @@ def test_a_broken_engine_gives_the_summary_so_far_and_1(capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     assert captured.err == "vtop: engine stopped: RuntimeError: no memory\n"
     assert json.loads(captured.out)["steps"] == 5
+
+
+def test_requests_that_nobody_schedules_end_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of the scheduler must not become a program that never ends."""
+    from vtop.app import headless
+    from vtop.engine.executor import StepPlan
+    from vtop.engine.scheduler import Scheduler
+
+    steps = 0
+
+    def nobody(self: Scheduler, now: float) -> StepPlan:
+        nonlocal steps
+        steps += 1
+        assert steps < 1000, "stepped without a pause or an end"
+        return StepPlan()
+
+    monkeypatch.setattr(Scheduler, "schedule", nobody)
+    monkeypatch.setattr(headless, "NOTHING_COMPUTED", 0.3, raising=False)
+    assert drive(StubEngine(40), CONFIG, Work(["a b c"]), as_json=True) == 1
+    told = capsys.readouterr()
+    assert told.err == "vtop: engine stopped: deadlock: nothing was computed for 0.3 s, and nothing comes\n"
+    assert json.loads(told.out)["unfinished"] == 1

@@ -304,7 +304,7 @@ def test_a_scenario_on_another_card_with_options_as_csv(capsys: pytest.CaptureFi
     found = []
     file = tmp_path / "runs.csv"
     for more in (["--card", "rtxpro6000"], ["--max-num-seqs", "1"], []):
-        assert main(["sim", "--scenario", "hol", "--json", "--csv", str(file), *more]) == 0
+        assert main(["sim", "--scenario", "hol", "--json", "--csv", str(file), "--overwrite", *more]) == 0
         found.append(json.loads(capsys.readouterr().out))
         lines = list(csv.DictReader(file.open()))
         assert [line["policy"] for line in lines] == list(found[-1]["variants"])

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 
+from vtop.app.__main__ import fill_descriptors
 from vtop.app.burst import Lengths
 from vtop.app.injector import Burst, Injector
 from vtop.app.live_feed import LiveFeed
@@ -38,6 +39,7 @@ def _noise() -> None:
 
 
 def main() -> int:
+    fill_descriptors()
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-seconds", type=float, default=0.01)
     parser.add_argument("--slow-at", type=int, default=-1)
