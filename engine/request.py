@@ -193,7 +193,6 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     host_blocks: list[int] = field(default_factory=list)  # the table while swapped out; `blocks` is empty then
     ended: bool = False  # of a group: it has all its tokens while others go on
-    shared_until: int = 0  # of a group that returned: computes nothing before the first one has come so far
     cumulative_logprob: float = 0.0
 
     @property
@@ -280,6 +279,11 @@ class Request:
         if len(self.sequences) == 1:
             return self.sequences
         return [seq for seq in self.sequences if not seq.ended] if self.forked else self.sequences[:1]
+
+    @property
+    def awaiting(self) -> list[Sequence]:
+        """Samples without K/V that wait, after a preemption, for the first one to compute their common prompt again."""
+        return [seq for seq in self.computing[1:] if not seq.blocks and not seq.host_blocks]
 
     def start_beams(self, ends: frozenset[int]) -> None:
         """Search with beams that end with one of `ends`."""

@@ -192,6 +192,8 @@ class SchedulerCore(SchedulerState):
         if all(other.ended or other is seq for other in request.sequences):
             self.finish(request, reason, stop_reason=stop_reason, message=message)
             return
+        if seq.blocks and seq is request.computing[0] and (heirs := request.awaiting):
+            self._share_prompt(seq, heirs[0])  # which is the one that computes the prompt from now on
         seq.ended = True
         self._tell_freed(seq, self.blocks.free(seq))
         self.blocks.host.drop(seq)

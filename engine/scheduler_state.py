@@ -263,6 +263,13 @@ class SchedulerState:
         if copy is not None:
             self._tell_copied(step, seq, *copy)
 
+    def _share_prompt(self, parent: Sequence, child: Sequence) -> None:
+        """A sample without K/V takes over the whole blocks of the prompt that another one has computed again."""
+        blocks = self.blocks.share_prompt(parent, child)
+        if blocks:
+            name = parent.request.request_id
+            self._events.append(ev.Forked(name, parent.index, child.index, blocks, child.num_computed))
+
     def _copy_on_write(self, step: StepPass, seq: Sequence, position: int) -> None:
         """Give the sequence a block of its own for slot `position`."""
         self._tell_copied(step, seq, *self.blocks.copy_on_write(seq, position))

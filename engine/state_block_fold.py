@@ -19,7 +19,6 @@ class BlockFold(StateView):
         view = self.requests[e.id]
         seq = view.sequences[e.seq]
         seq.blocks.extend(e.blocks)
-        seq.num_computed = max(seq.num_computed, e.computed)
         for block in e.blocks:
             self._hold(view, block)
 
@@ -106,9 +105,12 @@ class BlockFold(StateView):
     def _forked(self, e: ev.Forked) -> None:
         view = self.requests[e.id]
         parent, child = view.sequences[e.parent], view.sequences[e.child]
-        child.num_tokens, child.num_computed = parent.num_tokens, parent.num_computed
-        child.most_computed = max(child.most_computed, parent.num_computed)
-        child.output_tokens, child.text_parts = list(parent.output_tokens), list(parent.text_parts)
+        if e.prompt_tokens is None:
+            child.num_tokens, child.num_computed = parent.num_tokens, parent.num_computed
+            child.output_tokens, child.text_parts = list(parent.output_tokens), list(parent.text_parts)
+        else:
+            child.num_computed = e.prompt_tokens
+        child.most_computed = max(child.most_computed, child.num_computed)
         child.blocks = list(e.blocks)
         for block in e.blocks:
             self._hold(view, block)

@@ -56,13 +56,12 @@ class _Tracker:
                     self._samples[event.id] = event.samples
                 case ev.PrefixLookup():
                     self._computed[event.id, event.seq] = event.hit
-                case ev.BlocksTaken():
-                    key = event.id, event.seq
-                    self._computed[key] = max(self._computed.get(key, 0), event.computed)
                 case ev.BlocksFreed():
                     self._computed.pop((event.id, event.seq), None)
                 case ev.Forked():
-                    self._computed[event.id, event.child] = self._computed.get((event.id, event.parent), 0)
+                    whole = self._computed.get((event.id, event.parent), 0)
+                    shared = whole if event.prompt_tokens is None else event.prompt_tokens
+                    self._computed[event.id, event.child] = shared
                 case ev.SwappedOut() | ev.SwappedIn():
                     load.swapped += len(event.pairs)
                 case ev.CopiedOnWrite():

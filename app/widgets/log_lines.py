@@ -286,6 +286,8 @@ def _swapped_in(line: Line, e: ev.SwappedIn, ascii: bool, g: Glyphs) -> str:
 
 def _forked(line: Line, e: ev.Forked, ascii: bool, g: Glyphs) -> str:
     again = f", in {count(line.steps)} steps" if line.steps > 1 else ""
+    if e.prompt_tokens is not None:
+        return f"{short_id(e.id, ascii)}  the samples share {_blocks(len(e.blocks))} of their prompt again{again}"
     return f"{short_id(e.id, ascii)}  {e.child + 1} samples, {_blocks(len(e.blocks))} shared{again}"
 
 
