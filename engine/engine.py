@@ -306,14 +306,13 @@ class LLMEngine:
         before = self._blocks.pool.total
         if num_blocks > before:
             self._resize_executor(num_blocks)
-        never_fit = self._scheduler.resize(num_blocks)
-        if num_blocks < before:
-            self._resize_executor(num_blocks)
-        for request in never_fit:
+        for request in self._scheduler.resize(num_blocks):
             need = self._blocks.least_blocks(request)
             message = f"needs {need} blocks of {self.config.block_size}; the pool now has {num_blocks}"
             self._scheduler.finish(request, FinishReason.CAPACITY, message=message)
             del self._requests[request.request_id]
+        if num_blocks < before:
+            self._resize_executor(num_blocks)
 
     def _resize_executor(self, num_blocks: int) -> None:
         try:

@@ -97,6 +97,12 @@ class BlockLedger:
             if table:
                 self._blocks_taken(ev.BlocksTaken(e.id, table, index))
 
+    def _forget_computed(self, record: RequestRecord) -> None:
+        """What its sequences had computed is lost."""
+        for index in range(record.samples):
+            if (known := self._again.get((record.id, index))) is not None:
+                known[0] = 0
+
     def _forget_tables(self, record: RequestRecord) -> None:
         for index in range(record.samples):
             self._tables.pop((record.id, index), None)

@@ -231,10 +231,18 @@ class SchedulerCore(SchedulerState):
         return list(zip(children, tokens, strict=True))
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
-        """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended."""
+        """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.
+
+        Whoever had blocks copied in, or on the device, is in the batch. Victims that were to be copied out are not, and
+        nobody knows how far that came.
+        """
         failed = list(dict.fromkeys(chunk.sequence.request for chunk in plan.chunks))
         for request in failed:
             self.finish(request, FinishReason.FAILED, message=message)
+        unsaved = {host for _, host in plan.swap_out}
+        for request in self.swapped.ordered() if unsaved else ():
+            if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
+                self._lose_swapped(request)
         return failed
 
     def _count_service(self, chunk: Chunk, output: bool) -> None:

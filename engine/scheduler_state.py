@@ -150,7 +150,7 @@ class SchedulerState:
 
     def _tokens_lost(self, victim: Request) -> int:
         """Computed tokens that a preemption throws away; the prompt of several samples was computed once."""
-        computed = [seq.num_computed for seq in victim.sequences if seq.blocks]
+        computed = [seq.num_computed for seq in victim.sequences if seq.blocks or seq.host_blocks]
         if len(computed) <= 1:
             return sum(computed)
         return sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
@@ -221,6 +221,19 @@ class SchedulerState:
                 recompute_seconds=choice.recompute_seconds,
             )
         )
+
+    def _lose_swapped(self, request: Request) -> None:
+        """From swapped to waiting: what it has in the host pool cannot be used."""
+        lost = self._tokens_lost(request)
+        self.swapped.remove(request)
+        for seq in request.sequences:
+            self.blocks.host.drop(seq)
+            self.blocks.free(seq)
+        request.beam_found = {}
+        request.status = RequestStatus.WAITING
+        request.key = self._returning_key(request)
+        self._requeue(request, None)
+        self._events.append(ev.SwapOutFailed(request.request_id, request.key, lost))
 
     def _swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
         """From swapped to running."""

@@ -81,6 +81,17 @@ class BlockFold(StateView):
         self.moved_out.add(self.step, self.time, view.number, e.pairs)
         self.totals.swapped_out_blocks += len(e.pairs)
 
+    def _swap_out_failed(self, e: ev.SwapOutFailed) -> None:
+        view = self.swapped.pop(e.id)
+        self.waiting[e.id] = view
+        view.status = RequestStatus.WAITING
+        view.key, view.reason = e.key, None
+        view.tokens_lost += e.tokens_lost
+        self.totals.tokens_lost += e.tokens_lost
+        for seq in view.sequences:
+            self._free_host(seq)
+            seq.num_computed = 0
+
     def _swapped_in(self, e: ev.SwappedIn) -> None:
         view = self.swapped.pop(e.id)
         self.running[e.id] = view
@@ -134,6 +145,7 @@ BLOCK_HANDLERS: dict[type, Callable[[BlockFold, Any], None]] = {
     ev.CacheReset: BlockFold._cache_reset,
     ev.CopiedOnWrite: BlockFold._copied_on_write,
     ev.SwappedOut: BlockFold._swapped_out,
+    ev.SwapOutFailed: BlockFold._swap_out_failed,
     ev.SwappedIn: BlockFold._swapped_in,
     ev.Forked: BlockFold._forked,
     ev.Merged: BlockFold._merged,

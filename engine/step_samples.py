@@ -64,6 +64,9 @@ class _Tracker:
                     self._computed[event.id, event.child] = shared
                 case ev.SwappedOut() | ev.SwappedIn():
                     load.swapped += len(event.pairs)
+                case ev.SwapOutFailed():
+                    for seq in range(self._samples.get(event.id, 1)):
+                        self._computed.pop((event.id, seq), None)
                 case ev.CopiedOnWrite():
                     load.copied += 1
                 case ev.Scheduled():
