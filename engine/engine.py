@@ -153,7 +153,7 @@ class LLMEngine:
         try:
             check_request(request_id, self._requests, priority, group, timeout, expected_tokens, deadline)
             check_queue(len(self._scheduler.waiting), self.config)
-            check_samples(params, self.config)
+            check_samples(params, self.config, budget)
             text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
             check_fits(len(ids), self.max_model_len, self._blocks, budget, self.config)
             if self.config.max_predicted_ttft is not None:
