@@ -121,6 +121,7 @@ class Scheduler(SchedulerCore):
                 if len(seq.token_ids) - seq.num_computed == 1:
                     decodes += 1
         reserve = decodes if decodes < sequences else 0
+        skipped: list[Request] = []
         for request in requests:
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted earlier in this pass
@@ -142,6 +143,7 @@ class Scheduler(SchedulerCore):
                 if allowed <= 0:
                     step.limit = ev.Limit.BUDGET
                     self._tell_skipped(request, ev.NeedsBudget(tokens, step.left, self.token_budget))
+                    skipped.append(request)
                     continue
                 tokens = min(tokens, allowed)
                 end = start + tokens
@@ -149,6 +151,10 @@ class Scheduler(SchedulerCore):
                 if (copy or end > len(seq.blocks) * block_size) and not self._make_room(step, request, seq, start, end):
                     break
                 step.add(request, _chunk(seq, start, tokens))
+        if skipped and step.left > 0:  # those for whom it was kept gave way
+            skipped = [r for r in skipped if r.status is RequestStatus.RUNNING and r not in step.chunks]
+            if skipped:
+                self._run_running(step, list(dict.fromkeys(skipped)))
 
     def _rejoin(self, step: StepPass, request: Request, first_one: Sequence) -> bool:
         """Where the prompt is computed again, the other samples share it; false when the request had to give way."""

@@ -84,22 +84,6 @@ def test_the_prompt_is_computed_once_and_shared_again() -> None:
     assert len(engine.events(ev.CopiedOnWrite)) == copies, "what is shared are whole blocks of the prompt"
 
 
-def test_a_later_request_hits_only_what_was_written() -> None:
-    """Whichever of the cached blocks with that content are left when another request has taken `fill` of the pool."""
-    hits = 0
-    for fill in range(0, 60, 3):
-        engine = returning(8, 24, 2)
-        engine.run()
-        if fill:
-            engine.add("fill", 4 * fill - 3, 1)
-            engine.run()
-        engine.add("later", prompt(24), 6)
-        engine.run()
-        hits += engine.events(ev.PrefixLookup, "later")[0].hit
-        assert engine.output("later") == expected_output(prompt(24), 6)
-    assert hits > 0
-
-
 @pytest.mark.parametrize("n", [3, 9])
 def test_more_samples_than_the_budget_return(n: int) -> None:
     """The prompt is a whole number of blocks, and every sample has one token more: it was preempted right after."""
@@ -152,27 +136,27 @@ def test_when_the_first_sample_ends_with_its_prompt_the_next_one_has_it() -> Non
 
 
 def test_nobody_takes_the_blocks_that_its_samples_will_need() -> None:
-    """I5: whoever arrives while the group computes its prompt waits, rather than make it give way without a token."""
-    engine = AuditedEngine(28, max_num_batched_tokens=4, enable_prefix_caching=False, victim="most-blocks")
-    engine.add("first", 40, 8)
-    until(engine, "first", 1)
-    engine.add("g", prompt(20), 24, n=3, **SAMPLES)
-    until(engine, "g", 30)
-    engine.engine.abort_request("first")
-    engine.engine.resize_pool(14)  # what it needs: 5 blocks of prompt, 3 of outputs for each sample
-    engine.check()
-    assert engine.state.requests["g"].status == "waiting"
-    engine.step()
-    for number in range(4):
-        engine.add(f"late{number}", 8, 20)
-    preemptions, given = engine.state.totals.preemptions, engine.state.requests["g"].output_tokens
-    while engine.state.requests["g"].output_tokens == given:
-        engine.step()
-        assert engine.state.totals.preemptions == preemptions
-    engine.engine.resize_pool(60)
-    engine.run()
-    for index in range(3):
-        assert engine.output("g", index) == expected_output(prompt(20), 24, index)
+    """I5: others decode while the group computes its prompt, a token a step; it gives one before it gives way again."""
+    returned = 0
+    for blocks in range(30, 60):
+        engine = AuditedEngine(blocks, max_num_batched_tokens=64, enable_prefix_caching=False)
+        for number in range(3):
+            engine.add(f"old{number}", 4, 100)
+        engine.add("large", 60, 100)
+        until(engine, "large", 1)
+        engine.add("g", prompt(20), 24, n=3, **SAMPLES)
+        engine.check()
+        given: list[int] = []
+        while "g" in engine.state.requests and len(engine.frames) < 150:
+            before = engine.state.requests["g"].output_tokens
+            events = engine.step().events
+            if any(isinstance(event, ev.Preempted) and event.id == "g" for event in events):
+                given.append(before)
+                engine.engine.abort_request("large")
+                engine.engine.set_option("max_num_batched_tokens", 4)
+        assert len(set(given)) == len(given), f"{blocks} blocks: preempted twice without a token between"
+        returned += len(given)
+    assert returned > 10
 
 
 def run_group(blocks: int, **params: Any) -> tuple[list[tuple[list[int], float | None]], int]:
