@@ -385,7 +385,7 @@ class LLMEngine:
 
     def audit(self, state: EngineState) -> None:
         """Raise AuditError unless `state`, a fold of all Frames so far, shows exactly this engine."""
-        audit(self._scheduler, self._blocks, self._requests, state)
+        audit(self._scheduler, self._blocks, self._requests, state, self._texts)
 
     def close(self) -> None:
         """Give back the model and its memory. Requests still alive are aborted. Calling it twice is harmless."""

@@ -76,6 +76,7 @@ class SchedulerCore(SchedulerState):
             self.blocks.forget_sequence(seq)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
+        self.ended.append(request)
         self._events.append(
             ev.Finished(
                 id=request.request_id,

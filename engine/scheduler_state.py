@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from vtop.engine import events as ev
@@ -16,6 +17,7 @@ from vtop.engine.queues import WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
 from vtop.engine.step_pass import StepPass
 
+KEEP_ENDED = 32  # requests, for the audit
 _LIMITS: dict[type[ev.Reason], ev.Limit] = {
     ev.NeedsBlocks: ev.Limit.BLOCKS,
     ev.NeedsBudget: ev.Limit.BUDGET,
@@ -48,6 +50,7 @@ class SchedulerState:
         self.running = self.policy.make_running()
         self.swapped: WaitingQueue = self.policy.make_queue()
         self.now = 0.0  # of the latest step, command or arrival
+        self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
         self._outputs = outputs
         self._deadlines: list[tuple[float, int, Request]] = []
         self._events: list[ev.AnyEvent] = []

@@ -59,8 +59,8 @@ class _Tracker:
                 case ev.BlocksFreed():
                     self._computed.pop((event.id, event.seq), None)
                 case ev.Forked():
-                    whole = self._computed.get((event.id, event.parent), 0)
-                    shared = whole if event.prompt_tokens is None else event.prompt_tokens
+                    parent = self._computed.get((event.id, event.parent), 0)
+                    shared = parent if event.prompt_tokens is None else event.prompt_tokens
                     self._computed[event.id, event.child] = shared
                 case ev.SwappedOut() | ev.SwappedIn():
                     load.swapped += len(event.pairs)
