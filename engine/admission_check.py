@@ -91,7 +91,7 @@ def check_predicted(waiting: int, rate: float, config: EngineConfig) -> None:
         raise Refusal(ev.RefusalCode.PREDICTED_TTFT, "max_predicted_ttft", most, remedy, need=waiting)
 
 
-def check_samples(params: SamplingParams, config: EngineConfig) -> None:
+def check_samples(params: SamplingParams, config: EngineConfig, token_budget: int) -> None:
     """Raise Refusal when a request wants more samples than may run at once."""
     if params.beams and config.preset != "sensible":
         remedy = f"preset {config.preset} has no beam search; use preset = sensible"
@@ -101,6 +101,13 @@ def check_samples(params: SamplingParams, config: EngineConfig) -> None:
         name = "n" if params.n == wanted else "best_of"
         remedy = "preset vllm-v1 has one sequence per request; send as many requests"
         raise Refusal(ev.RefusalCode.BAD_PARAMETER, name, wanted, remedy, need=wanted, capacity=1)
+    if wanted > token_budget and config.preset == "vllm-v0":
+        name = "n" if params.n == wanted else "best_of"
+        remedy = (
+            f"preset vllm-v0 decodes all samples in one step, of max_num_batched_tokens {token_budget}; "
+            "ask for fewer or raise it"
+        )
+        raise Refusal(ev.RefusalCode.OVER_BUDGET, name, wanted, remedy, need=wanted, capacity=token_budget)
     if wanted > config.max_num_seqs:
         raise Refusal(
             ev.RefusalCode.BAD_PARAMETER,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vtop.engine.block_manager import BlockManager
 from vtop.engine.live_options import LIVE_OPTIONS
+from vtop.engine.output_processor import EngineOutputs
 from vtop.engine.request import Request, RequestStatus
 from vtop.engine.state import FREE, EngineState, RequestView
 
@@ -23,8 +24,17 @@ class AuditError(AssertionError):
         super().__init__("; ".join(differences))
 
 
-def audit(scheduler: SchedulerCore, blocks: BlockManager, requests: Mapping[str, Request], state: EngineState) -> None:
-    """Check I1, I2 and I6 on the engine and I3 between the engine and `state`. Raises AuditError."""
+def audit(
+    scheduler: SchedulerCore,
+    blocks: BlockManager,
+    requests: Mapping[str, Request],
+    state: EngineState,
+    outputs: EngineOutputs | None = None,
+) -> None:
+    """Check I1, I2 and I6 on the engine and I3 between the engine and `state`, of the requests that ended lately too.
+
+    With `outputs`, what callers are given is compared as well. Raises AuditError.
+    """
     if scheduler.has_events:
         raise AuditError(["events are not published yet; flush first"])
     waiting, running, swapped = scheduler.waiting.ordered(), scheduler.running.snapshot(), scheduler.swapped.ordered()
@@ -32,6 +42,7 @@ def audit(scheduler: SchedulerCore, blocks: BlockManager, requests: Mapping[str,
     tables = [seq.blocks for request in requests.values() for seq in request.sequences]
     try:
         blocks.pool.check(tables)
+        blocks.host.check([seq.host_blocks for request in requests.values() for seq in request.sequences])
     except Exception as error:
         found.append(str(error))
     _expect(found, "alive requests", sorted(requests), sorted(r.request_id for r in waiting + running + swapped))
@@ -77,6 +88,14 @@ def audit(scheduler: SchedulerCore, blocks: BlockManager, requests: Mapping[str,
             found.append(f"{request.request_id} is not in the fold")
         else:
             _compare(found, request, view)
+            _compare_output(found, request, outputs, view)
+    ended = {view.number: view for view in state.finished}
+    for request in scheduler.ended:
+        if request.number in ended:
+            _compare_end(found, request, ended[request.number])
+            _compare_output(found, request, outputs, ended[request.number])
+        elif len(state.finished) < (state.finished.maxlen or 0):
+            found.append(f"{request.request_id} ended, and is not among the finished ones of the fold")
     if found:
         raise AuditError(found)
 
@@ -94,6 +113,35 @@ def _compare(found: list[str], request: Request, view: RequestView) -> None:
         _expect(found, f"{name} computed", seen.num_computed, seq.num_computed)
         _expect(found, f"{name} tokens", seen.num_tokens, seq.num_tokens)
         _expect(found, f"{name} outputs", seen.output_tokens, seq.output_token_ids)
+
+
+def _compare_end(found: list[str], request: Request, view: RequestView) -> None:
+    name = request.request_id
+    reason = request.finish_reason.value if request.finish_reason is not None else ""
+    _expect(found, f"{name} id", view.id, name)
+    _expect(found, f"{name} status", view.status, request.status)
+    _expect(found, f"{name} reason", view.finish_reason, reason)
+    _expect(found, f"{name} stop reason", view.stop_reason, request.stop_reason)
+    _expect(found, f"{name} message", view.message, request.finish_message)
+    _expect(found, f"{name} preemptions", view.preemptions, request.preemptions)
+    for seq, seen in zip(sorted(request.sequences, key=lambda s: s.index), view.sequences, strict=True):
+        _expect(found, f"{name} blocks after its end", (seen.blocks, seen.host_blocks), ([], []))
+        _expect(found, f"{name} outputs", seen.output_tokens, seq.output_token_ids)
+
+
+def _compare_output(found: list[str], request: Request, outputs: EngineOutputs | None, view: RequestView) -> None:
+    """What the fold shows of each sample, and what the caller is given of it. Beams have hypotheses instead."""
+    output = outputs.result(request) if outputs is not None else None
+    if output is None or request.beam is not None:
+        return
+    name = request.request_id
+    _expect(found, f"{name} ended", view.status is RequestStatus.FINISHED, output.finished)
+    for sample in output.outputs:
+        seen = view.sequences[sample.index]
+        _expect(found, f"{name} tokens of sample {sample.index}", seen.output_tokens, sample.token_ids)
+        _expect(found, f"{name} text of sample {sample.index}", seen.text, sample.text)
+        if len(view.sequences) > 1 and view.status is not RequestStatus.FINISHED:
+            _expect(found, f"{name} end of sample {sample.index}", seen.finish_reason, sample.finish_reason or "")
 
 
 def _expect(found: list[str], what: str, fold: object, engine: object) -> None:

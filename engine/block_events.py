@@ -10,15 +10,11 @@ class Event(msgspec.Struct, frozen=True, tag=True, tag_field="event"):
 
 
 class BlocksTaken(Event, frozen=True, tag="blocks-taken"):
-    """Blocks appended to the block table of sequence `seq` of a request, in table order.
-
-    `computed` tokens are, or will be before they are read, written in them by another sequence of the request.
-    """
+    """Blocks appended to the block table of sequence `seq` of a request, in table order."""
 
     id: str
     blocks: list[int]
     seq: int = 0
-    computed: int = 0
 
 
 class BlocksFreed(Event, frozen=True, tag="blocks-freed"):
@@ -80,12 +76,17 @@ class CopiedOnWrite(Event, frozen=True, tag="copied-on-write"):
 
 
 class Forked(Event, frozen=True, tag="forked"):
-    """Sequence `child` of a group goes on from where sequence `parent` is, and shares its `blocks`."""
+    """Sequence `child` of a group goes on from where sequence `parent` is, and shares its `blocks`.
+
+    After a preemption `child` has outputs of its own: it shares the first `prompt_tokens` tokens, and computes the
+    others again. None: it has what the parent has.
+    """
 
     id: str
     parent: int
     child: int
     blocks: list[int]
+    prompt_tokens: int | None = None
 
 
 class Merged(Event, frozen=True, tag="merged"):

@@ -56,6 +56,11 @@ class BlockManager:
         """Blocks the sequence lacks to have slots for its first `tokens` tokens."""
         return max(0, -(-tokens // self.block_size) - len(seq.blocks))
 
+    def lacks(self, seq: Sequence, tokens: int) -> int:
+        """As `missing`; of a sample that waits for its prompt, without the blocks that it is going to share."""
+        waits = not seq.blocks and not seq.host_blocks and seq is not seq.request.computing[0]
+        return self.missing(seq, tokens) - (seq.prompt_len // self.block_size if waits else 0)
+
     def ever_fits(self, tokens: int) -> bool:
         """Whether `tokens` slots fit in the whole pool."""
         return self.blocks_for(tokens) <= self.pool.total
@@ -200,6 +205,16 @@ class BlockManager:
         child.num_computed = parent.num_computed
         child.num_indexed = parent.num_indexed
         self._keys[child] = list(self._keys.get(parent, ()))
+        return list(child.blocks)
+
+    def share_prompt(self, parent: Sequence, child: Sequence) -> list[int]:
+        """A child without blocks takes over whole blocks of the prompt that the parent has computed; returns them."""
+        full = min(parent.num_computed, parent.prompt_len) // self.block_size
+        child.blocks = parent.blocks[:full]
+        for block in child.blocks:
+            self.pool.share(block)
+        child.num_computed = full * self.block_size
+        child.num_indexed = min(full, parent.num_indexed)
         return list(child.blocks)
 
     def must_copy(self, seq: Sequence, position: int) -> bool:

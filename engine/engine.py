@@ -154,7 +154,7 @@ class LLMEngine:
         try:
             check_request(request_id, self._requests, priority, group, timeout, expected_tokens, deadline)
             check_queue(len(self._scheduler.waiting), self.config)
-            check_samples(params, self.config)
+            check_samples(params, self.config, budget)
             text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
             check_fits(len(ids), self.max_model_len, self._blocks, budget, self.config)
             if self.config.max_predicted_ttft is not None:
@@ -308,14 +308,13 @@ class LLMEngine:
         before = self._blocks.pool.total
         if num_blocks > before:
             self._resize_executor(num_blocks)
-        never_fit = self._scheduler.resize(num_blocks)
-        if num_blocks < before:
-            self._resize_executor(num_blocks)
-        for request in never_fit:
+        for request in self._scheduler.resize(num_blocks):
             need = self._blocks.least_blocks(request)
             message = f"needs {need} blocks of {self.config.block_size}; the pool now has {num_blocks}"
             self._scheduler.finish(request, FinishReason.CAPACITY, message=message)
             del self._requests[request.request_id]
+        if num_blocks < before:
+            self._resize_executor(num_blocks)
 
     def _resize_executor(self, num_blocks: int) -> None:
         try:
@@ -388,7 +387,7 @@ class LLMEngine:
 
     def audit(self, state: EngineState) -> None:
         """Raise AuditError unless `state`, a fold of all Frames so far, shows exactly this engine."""
-        audit(self._scheduler, self._blocks, self._requests, state)
+        audit(self._scheduler, self._blocks, self._requests, state, self._texts)
 
     def close(self) -> None:
         """Give back the model and its memory. Requests still alive are aborted. Calling it twice is harmless."""

@@ -28,6 +28,7 @@ from vtop.engine.block_events import (
 from vtop.engine.preempt_events import (
     GaveWay as GaveWay,
     Preempted as Preempted,
+    SwapOutFailed as SwapOutFailed,
     SwappedIn as SwappedIn,
     SwappedOut as SwappedOut,
 )
@@ -357,6 +358,7 @@ AnyEvent = (
     | Scheduled
     | Preempted
     | SwappedOut
+    | SwapOutFailed
     | SwappedIn
     | Forked
     | Merged

@@ -124,8 +124,8 @@ class Executor(Protocol):
     """Computes plans. Called from one thread only. Block ids are 0 … num_blocks - 1, and in the host pool
     0 … num_host_blocks - 1 (there may be none).
 
-    An exception out of `execute` fails the batch, not the engine; K/V of that batch's chunks count as not written,
-    its swaps and copies as done.
+    An exception out of `execute` fails the batch, not the engine. Nothing of the plan counts as done then: neither K/V
+    of its chunks nor copies, and what was to be saved in the host pool is computed again.
     """
 
     num_blocks: int

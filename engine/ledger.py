@@ -246,6 +246,17 @@ class Ledger(BlockLedger):
         self._move_out(e)
         self._enter(e.id, "swapped", self._began)
 
+    def _swap_out_failed(self, e: ev.SwapOutFailed) -> None:
+        record = self._alive[e.id]
+        record.tokens_lost += e.tokens_lost
+        self.counts.lost += e.tokens_lost
+        if record.samples == 1:
+            self._again.setdefault((e.id, 0), [0, e.tokens_lost])
+        self._forget_computed(record)
+        self._swapped -= 1
+        self._waiting += 1
+        self._enter(e.id, "preempted", self._began)
+
     def _swapped_in(self, e: ev.SwappedIn) -> None:
         self.counts.swapped_in += len(e.pairs)
         self._leave_queue(self._alive[e.id].group)
@@ -306,6 +317,7 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
     ev.Searched: Ledger._searched,
     ev.Preempted: Ledger._preempted,
     ev.SwappedOut: Ledger._swapped_out,
+    ev.SwapOutFailed: Ledger._swap_out_failed,
     ev.SwappedIn: Ledger._swapped_in,
     ev.DeadlineMissed: Ledger._missed,
     ev.Finished: Ledger._finished,

@@ -40,14 +40,13 @@ class BlockLedger:
         self._tables[key] = self._tables.get(key, 0) + len(e.blocks)
         self._entries += len(e.blocks)
         self._peaks()
-        if e.computed and (known := self._again.get(key)) is not None:
-            known[0] = max(known[0], e.computed)
 
     def _forked(self, e: ev.Forked) -> None:
         self._blocks_taken(ev.BlocksTaken(e.id, e.blocks, e.child))
         parent, child = self._again.get((e.id, e.parent)), self._again.get((e.id, e.child))
         if parent is not None and child is not None:
-            child[:] = parent[0], max(parent[0], child[1])
+            shared = parent[0] if e.prompt_tokens is None else e.prompt_tokens
+            child[:] = shared, max(shared, child[1])
 
     def _peaks(self) -> None:
         counts = self.counts
@@ -97,6 +96,12 @@ class BlockLedger:
         for index, table in enumerate(e.tables):
             if table:
                 self._blocks_taken(ev.BlocksTaken(e.id, table, index))
+
+    def _forget_computed(self, record: RequestRecord) -> None:
+        """What its sequences had computed is lost."""
+        for index in range(record.samples):
+            if (known := self._again.get((record.id, index))) is not None:
+                known[0] = 0
 
     def _forget_tables(self, record: RequestRecord) -> None:
         for index in range(record.samples):

@@ -49,6 +49,9 @@ class LengthOutput:
     def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
         """A simulation has none."""
 
+    def result(self, request: Request) -> RequestOutput | None:
+        return None
+
     def take_changed(self) -> list[RequestOutput]:
         changed, self._changed = self._changed, []
         return changed

@@ -59,6 +59,10 @@ class EngineOutputs(OutputProcessor, Protocol):
         """Log-probabilities of prompt tokens at their positions; a position may be told again after a preemption."""
         ...
 
+    def result(self, request: Request) -> RequestOutput | None:
+        """The output of a request that is alive or ended lately, for the audit; None when none is kept."""
+        ...
+
     def take_changed(self) -> list[RequestOutput]:
         """Outputs that changed since the last call, each once; at least those of ended requests."""
         ...

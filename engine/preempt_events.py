@@ -56,6 +56,17 @@ class SwappedOut(GaveWay, frozen=True, kw_only=True, tag="swapped-out"):
     pairs: list[tuple[int, int]]
 
 
+class SwapOutFailed(Event, frozen=True, tag="swap-out-failed"):
+    """The step that was to copy a request's K/V to the host failed: it waits instead, and computes them again.
+
+    `tokens_lost` are computed tokens thrown away; `key` is its key in the waiting queue.
+    """
+
+    id: str
+    key: tuple[float, ...]
+    tokens_lost: int
+
+
 class SwappedIn(Event, frozen=True, tag="swapped-in"):
     """A swapped request runs again: `tables` are its sequences' tables, `pairs` the copies (host, device block).
 

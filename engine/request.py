@@ -192,7 +192,6 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     host_blocks: list[int] = field(default_factory=list)  # the table while swapped out; `blocks` is empty then
     ended: bool = False  # of a group: it has all its tokens while others go on
-    shared_until: int = 0  # of a group that returned: computes nothing before the first one has come so far
     finish_reason: FinishReason | None = None  # of one that ended before its request, or with it as the last
     stop_reason: str | int | None = None
     cumulative_logprob: float = 0.0
@@ -292,6 +291,11 @@ class Request:
         candidates = [seq for seq in self.sequences if seq.finish_reason is not FinishReason.ABORT]
         ranks = sorted(candidates or self.sequences, key=lambda seq: -seq.cumulative_logprob)
         return ranks[: self.params.n]
+
+    @property
+    def awaiting(self) -> list[Sequence]:
+        """Samples without K/V that wait, after a preemption, for the first one to compute their common prompt again."""
+        return [seq for seq in self.computing[1:] if not seq.blocks and not seq.host_blocks]
 
     def start_beams(self, ends: frozenset[int], stops: Ends | None = None) -> None:
         """Search with beams that end with one of `ends`, or with a stop string as `stops` finds them."""

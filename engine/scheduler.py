@@ -16,6 +16,9 @@ nothing else; after `max_prefill_steps` such steps in a row the decodes have a t
 A preempted request returns only when everything it must compute again fits at once, beside the blocks that running
 requests take meanwhile, and is no victim of the growth of others until it has given a token. So every preemption for
 growth costs one output token at most, and preemptions are bounded, whatever the victim rule.
+
+Of several samples that return, the first computes the prompt alone; then the others share its whole blocks, as after
+the first admission, and compute their own outputs again. Nobody else takes the blocks that they will need for that.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vtop.engine import events as ev
-from vtop.engine.block_manager import PrefixHit
+from vtop.engine.block_manager import BlockManager, PrefixHit
+from vtop.engine.config import EngineConfig
 from vtop.engine.executor import Chunk, StepPlan
+from vtop.engine.output_processor import OutputProcessor
 from vtop.engine.preemption import choose_victims
 from vtop.engine.queues import first
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
@@ -51,10 +56,22 @@ class _Room:
     available: int
     watermark: int
     running: Iterable[Request]
+    promised: int  # of the available ones, to samples that wait for their prompt
 
 
 class Scheduler(SchedulerCore):
     """The scheduler of preset `sensible`, with its switches."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: BlockManager,
+        outputs: OutputProcessor,
+        token_budget: int,
+        max_model_len: int = 0,
+    ) -> None:
+        super().__init__(config, blocks, outputs, token_budget, max_model_len)
+        self._rejoining: list[Request] = []  # that returned with samples which waited for their prompt; some still do
 
     def schedule(self, now: float) -> StepPlan:
         """Decide the next step. Block tables grow here; `num_computed` grows in `commit`."""
@@ -104,13 +121,16 @@ class Scheduler(SchedulerCore):
                 if len(seq.token_ids) - seq.num_computed == 1:
                     decodes += 1
         reserve = decodes if decodes < sequences else 0
+        skipped: list[Request] = []
         for request in requests:
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted earlier in this pass
             group = request.computing
+            if len(group) > 1 and not self._rejoin(step, request, group[0]):
+                continue
             for seq in group:
-                if seq.shared_until and not self._shared_is_there(step, group[0], seq):
-                    continue
+                if not seq.blocks and seq is not group[0]:
+                    continue  # a sample that waits for its prompt
                 start = seq.num_computed
                 tokens = len(seq.token_ids) - start
                 if tokens == 0:
@@ -123,6 +143,7 @@ class Scheduler(SchedulerCore):
                 if allowed <= 0:
                     step.limit = ev.Limit.BUDGET
                     self._tell_skipped(request, ev.NeedsBudget(tokens, step.left, self.token_budget))
+                    skipped.append(request)
                     continue
                 tokens = min(tokens, allowed)
                 end = start + tokens
@@ -130,20 +151,37 @@ class Scheduler(SchedulerCore):
                 if (copy or end > len(seq.blocks) * block_size) and not self._make_room(step, request, seq, start, end):
                     break
                 step.add(request, _chunk(seq, start, tokens))
+        if skipped and step.left > 0:  # those for whom it was kept gave way
+            skipped = [r for r in skipped if r.status is RequestStatus.RUNNING and r not in step.chunks]
+            if skipped:
+                self._run_running(step, list(dict.fromkeys(skipped)))
 
-    def _shared_is_there(self, step: StepPass, first_one: Sequence, seq: Sequence) -> bool:
-        """Whether the first sequence has computed, or computes in this step, what the other one shares with it."""
-        there = first_one.num_computed + sum(
-            chunk.num_tokens for chunk in step.chunks.get(seq.request, ()) if chunk.sequence is first_one
-        )
-        if there < seq.shared_until:
-            return False
-        seq.shared_until = 0
+    def _rejoin(self, step: StepPass, request: Request, first_one: Sequence) -> bool:
+        """Where the prompt is computed again, the other samples share it; false when the request had to give way."""
+        block_size = self.blocks.block_size
+        if first_one.num_computed < first_one.prompt_len // block_size * block_size:
+            return True
+        for seq in request.awaiting:
+            self._share_prompt(first_one, seq)
+            if not self._make_room(step, request, seq, seq.num_computed, seq.num_tokens):
+                return False
         return True
+
+    def _promised(self, without: Iterable[Request] = ()) -> int:
+        """Blocks that samples of running requests will take when they rejoin."""
+        if not self._rejoining:
+            return 0
+        alive = dict.fromkeys(r for r in self._rejoining if r.status is RequestStatus.RUNNING and r.awaiting)
+        self._rejoining = list(alive)
+        waiting = (seq for request in alive if request not in without for seq in request.awaiting)
+        return sum(self.blocks.lacks(seq, seq.num_tokens) for seq in waiting)
 
     def _make_room(self, step: StepPass, request: Request, seq: Sequence, start: int, end: int) -> bool:
         """Blocks for slots start … end - 1, preempting where needed; false when the request itself had to give way."""
-        while self.blocks.missing(seq, end) + self.blocks.must_copy(seq, start) > self.blocks.pool.available:
+        pool = self.blocks.pool
+        while self.blocks.missing(seq, end) + self.blocks.must_copy(seq, start) > pool.available - self._promised(
+            without=(request,)
+        ):
             if len(self.running) == 1:
                 # several samples that hold the whole pool: nobody is left who could make room for them
                 step.give_back(request)
@@ -188,6 +226,8 @@ class Scheduler(SchedulerCore):
                 self._tell_wait(step, head, reason)
                 return
             self._swap_in(step, head, need, room.watermark)
+            if head.awaiting:
+                self._rejoining.append(head)
             self._run_running(step, [head])
 
     def _return_need(self, head: Request) -> tuple[int, int]:
@@ -198,7 +238,7 @@ class Scheduler(SchedulerCore):
         for seq in head.computing:
             hit = self.blocks.return_hit(seq)
             kept.update(zip(seq.host_blocks, hit.blocks, strict=False))
-            whole = min(self.blocks.blocks_for(seq.num_tokens + 1), self.blocks.pool.total)
+            whole = min(self.blocks.lacks(seq, seq.num_tokens + 1), self.blocks.pool.total)
             need += max(0, whole - len(seq.host_blocks))
             tokens += seq.num_tokens - seq.num_computed
         need -= sum(self.blocks.pool.ref_count(block) > 0 for block in kept.values())
@@ -209,7 +249,7 @@ class Scheduler(SchedulerCore):
     def _growth(self, running: Iterable[Request], steps: int) -> int:
         """Blocks that running requests take in so many steps."""
         return sum(
-            self.blocks.missing(seq, min(seq.num_tokens + steps, request.limit))
+            self.blocks.lacks(seq, min(seq.num_tokens + steps, request.limit))
             for request in running
             for seq in request.computing
         )
@@ -299,6 +339,7 @@ class Scheduler(SchedulerCore):
             available=self.blocks.pool.available,
             watermark=int(self.config.watermark * self.blocks.pool.total) if len(running) else 0,
             running=running,
+            promised=self._promised(without),
         )
 
     def _admit(self, step: StepPass, head: Request, offer: _Offer, watermark: int) -> None:
@@ -325,21 +366,8 @@ class Scheduler(SchedulerCore):
         whole = resumed or self.config.admission != "first-chunk"
         self._grow(seq, seq.num_tokens if whole else end)
         step.add(head, _chunk(seq, hit.tokens, tokens))
-        for other in head.computing[1:]:
-            self._readmit_sample(seq, other)
-
-    def _readmit_sample(self, leader: Sequence, seq: Sequence) -> None:
-        """A further sample of a request that returns: the prompt's whole blocks are computed once, by the first."""
-        shared = leader.blocks[: seq.prompt_len // self.blocks.block_size]
-        for block in shared:
-            self.blocks.pool.share(block)
-        seq.blocks = list(shared)
-        seq.num_computed = seq.shared_until = len(shared) * self.blocks.block_size
-        if shared:
-            self._events.append(
-                ev.BlocksTaken(seq.request.request_id, list(shared), seq.index, computed=seq.num_computed)
-            )
-        self._grow(seq, seq.num_tokens)
+        if head.awaiting:
+            self._rejoining.append(head)
 
     def _offer(self, head: Request, room: _Room, copy: bool = True) -> _Offer:
         """What admitting a request takes: the blocks for it, and those for the growth of the ones that run."""
@@ -354,7 +382,7 @@ class Scheduler(SchedulerCore):
         if head.admissions == 0:
             whole = self.config.admission == "reserve-full-prompt"
             end = tokens if whole else min(tokens, hit.tokens + max(room.left, 1))
-            return _Offer(hit, self.blocks.blocks_for(end) - have + cost, 0)
+            return _Offer(hit, self.blocks.blocks_for(end) - have + cost, room.promised)
         # one slot beyond, so that it does not come back only to need a block for its very next token
         shared = seq.prompt_len // self.blocks.block_size
         whole_need = self.blocks.blocks_for(tokens + 1)

@@ -76,6 +76,7 @@ class SchedulerCore(SchedulerState):
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
         self._tell_result(request, reason)
+        self.ended.append(request)
         self._events.append(
             ev.Finished(
                 id=request.request_id,
@@ -213,6 +214,8 @@ class SchedulerCore(SchedulerState):
         if last and len(request.sequences) == request.params.n and not aborted:
             self.finish(request, reason, stop_reason=stop_reason, message=message)
             return
+        if seq.blocks and seq is request.computing[0] and (heirs := request.awaiting):
+            self._share_prompt(seq, heirs[0])  # which is the one that computes the prompt from now on
         seq.ended = True
         self._tell_freed(seq, self.blocks.free(seq))
         self.blocks.host.drop(seq)
@@ -249,10 +252,18 @@ class SchedulerCore(SchedulerState):
         return list(zip(children, tokens, strict=True))
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
-        """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended."""
+        """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.
+
+        Whoever had blocks copied in, or on the device, is in the batch. Victims that were to be copied out are not, and
+        nobody knows how far that came.
+        """
         failed = list(dict.fromkeys(chunk.sequence.request for chunk in plan.chunks))
         for request in failed:
             self.finish(request, FinishReason.FAILED, message=message)
+        unsaved = {host for _, host in plan.swap_out}
+        for request in self.swapped.ordered() if unsaved else ():
+            if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
+                self._lose_swapped(request)
         return failed
 
     def _count_service(self, chunk: Chunk, output: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from vtop.engine import events as ev
@@ -16,6 +17,7 @@ from vtop.engine.queues import WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
 from vtop.engine.step_pass import StepPass
 
+KEEP_ENDED = 32  # requests, for the audit
 _LIMITS: dict[type[ev.Reason], ev.Limit] = {
     ev.NeedsBlocks: ev.Limit.BLOCKS,
     ev.NeedsBudget: ev.Limit.BUDGET,
@@ -48,6 +50,7 @@ class SchedulerState:
         self.running = self.policy.make_running()
         self.swapped: WaitingQueue = self.policy.make_queue()
         self.now = 0.0  # of the latest step, command or arrival
+        self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
         self._outputs = outputs
         self._deadlines: list[tuple[float, int, Request]] = []
         self._events: list[ev.AnyEvent] = []
@@ -152,7 +155,7 @@ class SchedulerState:
 
     def _tokens_lost(self, victim: Request) -> int:
         """Computed tokens that a preemption throws away; the prompt of several samples was computed once."""
-        computed = [seq.num_computed for seq in victim.sequences if seq.blocks]
+        computed = [seq.num_computed for seq in victim.sequences if seq.blocks or seq.host_blocks]
         if len(computed) <= 1:
             return sum(computed)
         return sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
@@ -224,6 +227,19 @@ class SchedulerState:
             )
         )
 
+    def _lose_swapped(self, request: Request) -> None:
+        """From swapped to waiting: what it has in the host pool cannot be used."""
+        lost = self._tokens_lost(request)
+        self.swapped.remove(request)
+        for seq in request.sequences:
+            self.blocks.host.drop(seq)
+            self.blocks.free(seq)
+        request.beam_found = {}
+        request.status = RequestStatus.WAITING
+        request.key = self._returning_key(request)
+        self._requeue(request, None)
+        self._events.append(ev.SwapOutFailed(request.request_id, request.key, lost))
+
     def _swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
         """From swapped to running."""
         free, cached = self.blocks.pool.free, self.blocks.pool.cached
@@ -264,6 +280,13 @@ class SchedulerState:
         self._events.append(ev.BlocksTaken(request.request_id, shared, seq.index))
         if copy is not None:
             self._tell_copied(step, seq, *copy)
+
+    def _share_prompt(self, parent: Sequence, child: Sequence) -> None:
+        """A sample without K/V takes over the whole blocks of the prompt that another one has computed again."""
+        blocks = self.blocks.share_prompt(parent, child)
+        if blocks:
+            name = parent.request.request_id
+            self._events.append(ev.Forked(name, parent.index, child.index, blocks, child.num_computed))
 
     def _copy_on_write(self, step: StepPass, seq: Sequence, position: int) -> None:
         """Give the sequence a block of its own for slot `position`."""

@@ -212,6 +212,8 @@ class EngineState(BlockFold):
     def _sequence_finished(self, e: ev.SequenceFinished) -> None:
         seq = self.requests[e.id].sequences[e.seq]
         seq.finish_reason, seq.stop_reason = e.reason, e.stop_reason
+        self._free_host(seq)
+        seq.num_computed = 0
         if e.text:
             seq.text_parts.append(e.text)
 
@@ -274,9 +276,9 @@ _BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_
 # Arrived is told before its view exists; it stands in the view's own fields
 _DECISIONS = frozenset(
     {
-        ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwappedIn, ev.Forked,
-        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Searched,
-        ev.Chosen, ev.Finished,
+        ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwapOutFailed, ev.SwappedIn,
+        ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished,
+        ev.Searched, ev.Chosen, ev.Finished,
     }
 )  # fmt: skip
 

@@ -19,7 +19,6 @@ class BlockFold(StateView):
         view = self.requests[e.id]
         seq = view.sequences[e.seq]
         seq.blocks.extend(e.blocks)
-        seq.num_computed = max(seq.num_computed, e.computed)
         for block in e.blocks:
             self._hold(view, block)
 
@@ -82,6 +81,17 @@ class BlockFold(StateView):
         self.moved_out.add(self.step, self.time, view.number, e.pairs)
         self.totals.swapped_out_blocks += len(e.pairs)
 
+    def _swap_out_failed(self, e: ev.SwapOutFailed) -> None:
+        view = self.swapped.pop(e.id)
+        self.waiting[e.id] = view
+        view.status = RequestStatus.WAITING
+        view.key, view.reason = e.key, None
+        view.tokens_lost += e.tokens_lost
+        self.totals.tokens_lost += e.tokens_lost
+        for seq in view.sequences:
+            self._free_host(seq)
+            seq.num_computed = 0
+
     def _swapped_in(self, e: ev.SwappedIn) -> None:
         view = self.swapped.pop(e.id)
         self.running[e.id] = view
@@ -106,9 +116,12 @@ class BlockFold(StateView):
     def _forked(self, e: ev.Forked) -> None:
         view = self.requests[e.id]
         parent, child = view.sequences[e.parent], view.sequences[e.child]
-        child.num_tokens, child.num_computed = parent.num_tokens, parent.num_computed
-        child.most_computed = max(child.most_computed, parent.num_computed)
-        child.output_tokens, child.text_parts = list(parent.output_tokens), list(parent.text_parts)
+        if e.prompt_tokens is None:
+            child.num_tokens, child.num_computed = parent.num_tokens, parent.num_computed
+            child.output_tokens, child.text_parts = list(parent.output_tokens), list(parent.text_parts)
+        else:
+            child.num_computed = e.prompt_tokens
+        child.most_computed = max(child.most_computed, child.num_computed)
         child.blocks = list(e.blocks)
         for block in e.blocks:
             self._hold(view, block)
@@ -132,6 +145,7 @@ BLOCK_HANDLERS: dict[type, Callable[[BlockFold, Any], None]] = {
     ev.CacheReset: BlockFold._cache_reset,
     ev.CopiedOnWrite: BlockFold._copied_on_write,
     ev.SwappedOut: BlockFold._swapped_out,
+    ev.SwapOutFailed: BlockFold._swap_out_failed,
     ev.SwappedIn: BlockFold._swapped_in,
     ev.Forked: BlockFold._forked,
     ev.Merged: BlockFold._merged,

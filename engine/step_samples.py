@@ -56,15 +56,17 @@ class _Tracker:
                     self._samples[event.id] = event.samples
                 case ev.PrefixLookup():
                     self._computed[event.id, event.seq] = event.hit
-                case ev.BlocksTaken():
-                    key = event.id, event.seq
-                    self._computed[key] = max(self._computed.get(key, 0), event.computed)
                 case ev.BlocksFreed():
                     self._computed.pop((event.id, event.seq), None)
                 case ev.Forked():
-                    self._computed[event.id, event.child] = self._computed.get((event.id, event.parent), 0)
+                    parent = self._computed.get((event.id, event.parent), 0)
+                    shared = parent if event.prompt_tokens is None else event.prompt_tokens
+                    self._computed[event.id, event.child] = shared
                 case ev.SwappedOut() | ev.SwappedIn():
                     load.swapped += len(event.pairs)
+                case ev.SwapOutFailed():
+                    for seq in range(self._samples.get(event.id, 1)):
+                        self._computed.pop((event.id, seq), None)
                 case ev.CopiedOnWrite():
                     load.copied += 1
                 case ev.Scheduled():

@@ -37,6 +37,11 @@ class HostPool:
     def ref_count(self, block: int) -> int:
         return self._pool.ref_count(block) if self._pool is not None else 0
 
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raise PoolError unless counts equal the entries of `tables`, and the lists hold the rest."""
+        if self._pool is not None and not self.lost:
+            self._pool.check(tables)
+
     def swap_out(self, sequences: Iterable[rq.Sequence], device: BlockPool, *, share: bool = True) -> Pairs:
         """Move tables from the device to the host. Raises NoFreeBlocks, with nothing changed.
 

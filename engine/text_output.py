@@ -19,6 +19,7 @@ from vtop.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput,
 from vtop.engine.request import FinishReason, Request, Sequence
 from vtop.engine.stop import StopStrings
 
+KEEP_CLOSED = 32  # outputs of ended requests
 Tokenizer = Any
 """A transformers tokenizer."""
 
@@ -42,6 +43,7 @@ class TextOutput:
         self._eos = eos_token_ids
         self._clock = clock
         self._open: dict[Request, _Open] = {}
+        self._closed: dict[Request, RequestOutput] = {}  # the latest, for the audit
         self._changed: list[RequestOutput] = []
         self._round = 0
 
@@ -129,7 +131,9 @@ class TextOutput:
     def close(self, request: Request) -> str:
         entry = self._open.pop(request)
         self._mark(entry)
-        output = entry.output
+        output = self._closed[request] = entry.output
+        if len(self._closed) > KEEP_CLOSED:
+            del self._closed[next(iter(self._closed))]
         output.finished = True
         output.message = request.finish_message
         output.metrics.finished_time = self._clock.now()
@@ -154,6 +158,10 @@ class TextOutput:
         if known is not None:
             for position, chosen, top in entries:
                 known[position] = _table(chosen, top)
+
+    def result(self, request: Request) -> RequestOutput | None:
+        entry = self._open.get(request)
+        return self._closed.get(request) if entry is None else entry.output
 
     def take_changed(self) -> list[RequestOutput]:
         """Outputs that changed since the last call, each once."""

@@ -173,7 +173,7 @@ class WorkloadEngine(LLMEngine):
                     job.id, self._requests, job.priority, job.group, timeout, job.expected_tokens, job.deadline
                 )
                 check_queue(len(self._scheduler.waiting), self.config)
-                check_samples(params, self.config)
+                check_samples(params, self.config, budget)
                 raise too_long
             except BadValue as error:
                 self._scheduler.note(refusal_event(job.id, error, None))

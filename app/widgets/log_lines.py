@@ -74,6 +74,7 @@ _KINDS: dict[type, Kind] = {
     ev.Waits: Kind.WAIT,
     ev.Preempted: Kind.PREEMPT,
     ev.SwappedOut: Kind.SWAP_OUT,
+    ev.SwapOutFailed: Kind.FAIL,
     ev.SwappedIn: Kind.SWAP_IN,
     ev.Forked: Kind.FORK,
     ev.SequenceFinished: Kind.SAMPLE,
@@ -310,8 +311,14 @@ def _swapped_in(line: Line, e: ev.SwappedIn, ascii: bool, g: Glyphs) -> str:
     return f"{short_id(e.id, ascii)}  {_blocks(len(e.pairs))} back from the host, needed {e.need}{mark}, {have}"
 
 
+def _swap_out_failed(line: Line, e: ev.SwapOutFailed, ascii: bool, g: Glyphs) -> str:
+    return f"{short_id(e.id, ascii)}  not saved in the host pool: waits, {_tokens(e.tokens_lost)} lost"
+
+
 def _forked(line: Line, e: ev.Forked, ascii: bool, g: Glyphs) -> str:
     again = f", in {count(line.steps)} steps" if line.steps > 1 else ""
+    if e.prompt_tokens is not None:
+        return f"{short_id(e.id, ascii)}  the samples share {_blocks(len(e.blocks))} of their prompt again{again}"
     return f"{short_id(e.id, ascii)}  {e.child + 1} samples, {_blocks(len(e.blocks))} shared{again}"
 
 
@@ -450,6 +457,7 @@ _WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
     ev.Skipped: _skipped,
     ev.Preempted: _preempted,
     ev.SwappedOut: _swapped_out,
+    ev.SwapOutFailed: _swap_out_failed,
     ev.SwappedIn: _swapped_in,
     ev.Forked: _forked,
     ev.SequenceFinished: _sample,

@@ -100,6 +100,11 @@ class PresetScheduler(SchedulerCore):
         self._tell_evicted()
         return super().take_events()
 
+    def resize(self, num_blocks: int) -> list[Request]:
+        """As in the core; the watermark is a part of the pool that there is now."""
+        self.options = replace(self.options, watermark_blocks=int(self.config.watermark * num_blocks))
+        return super().resize(num_blocks)
+
     # --- changes of state --------------------------------------------------------------------------------------------
 
     def _start(self, request: Request, step: StepPass, need: int, watermark: int) -> None:

@@ -83,7 +83,7 @@ class V0Scheduler(V0Core):
         return head
 
     def _fits(self, step: V0Pass, head: Request, tokens: int) -> bool:
-        room = self.blocks.room_for(self._blocks_of_prompt(head))
+        room = self.blocks.room_for(self._blocks_of_prompt(head), self.options.watermark_blocks)
         return room is Room.OK and self._why_not(step, head, tokens, room) is None
 
 

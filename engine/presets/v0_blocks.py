@@ -50,7 +50,6 @@ class V0Blocks(BlockManager):
         self.host = HostPool(host_blocks, StackPool(host_blocks) if host_blocks else None)
         self.faithful = False
         self.half_full = False
-        self.watermark = 0
         self._filled: dict[Sequence, int] = {}  # tokens in the table
         self._looked_up: dict[Sequence, int] = {}
         self._written: set[int] = set()
@@ -67,9 +66,9 @@ class V0Blocks(BlockManager):
         """Whether the sequence is past its prefill: a token came that its table does not hold."""
         return 0 < self.filled(seq) < seq.num_tokens
 
-    def room_for(self, blocks: int) -> Room:
+    def room_for(self, blocks: int, watermark: int) -> Room:
         """Whether new tables of so many blocks fit, with the watermark; hits are not deducted."""
-        return self._room(blocks, self.watermark, self.pool.total - self.watermark)
+        return self._room(blocks, watermark, self.pool.total - watermark)
 
     def _room(self, need: int, watermark: int, most: int) -> Room:
         if need > most:

@@ -31,7 +31,6 @@ class V0Core(V0Swapping):
         options: PresetOptions,
     ) -> None:
         super().__init__(config, blocks, outputs, token_budget, options)
-        blocks.watermark = options.watermark_blocks
         blocks.half_full, blocks.faithful = options.half_full_needs_block, options.faithful
         self._serial = 0  # of steps
         self._last_prompt_step: float | None = None  # when the latest step with prompts was decided, if it just was
@@ -46,7 +45,7 @@ class V0Core(V0Swapping):
             limit = min(limit, self.token_budget)
         while self._delay_is_over(step) and (head := self._next_waiting(step)) is not None:
             tokens, cached = self._wanted(step, head, self.options.chunked)
-            room = self.blocks.room_for(self._blocks_of_prompt(head))
+            room = self.blocks.room_for(self._blocks_of_prompt(head), self.options.watermark_blocks)
             if tokens + cached > limit:
                 reason_code = FinishReason.CAPACITY if head.admissions else FinishReason.REFUSED
                 self._ignore(head, reason_code, f"{tokens + cached} tokens; at most {limit} are computed in one step")

@@ -48,7 +48,7 @@ def recording(path: Path) -> Iterator[Draft]:
                     if found := alive.get(request_id):
                         seq = event.seqs[index] if event.seqs else 0
                         found.tokens[seq] = found.tokens.get(seq, 0) + 1
-            elif isinstance(event, ev.Forked):
+            elif isinstance(event, ev.Forked) and event.prompt_tokens is None:
                 if found := alive.get(event.id):
                     found.tokens[event.child] = found.tokens.get(event.parent, 0)
             elif isinstance(event, ev.SequenceFinished):

@@ -220,6 +220,33 @@ def test_v1_has_one_sequence_per_request() -> None:
         engine.add("a", 4, 2, n=2, temperature=1.0)
 
 
+def test_v0_refuses_more_samples_than_its_budget_decodes_at_once() -> None:
+    """All samples of a group decode in one step, or none: with a smaller budget it would never end."""
+    engine = AuditedEngine(12, preset="vllm-v0", batching="chunked", max_num_batched_tokens=2, watermark=0.0)
+    with pytest.raises(BadValue, match="n = 3.*max_num_batched_tokens 2"):
+        engine.add("a", 4, 4, n=3, temperature=1.0)
+    engine.add("b", [5, 6, 7], 4, n=2, temperature=1.0)
+    engine.run()
+    assert engine.output("b", 1) == expected_output([5, 6, 7], 4, 1)
+
+
+@pytest.mark.parametrize("preset", ["vllm-v0", "vllm-v1"])
+def test_the_watermark_is_a_share_of_the_pool_there_is(preset: str) -> None:
+    """5 % of 400 blocks are 20; of 18 they are none: what fits 18 blocks runs."""
+    engine = AuditedEngine(400, preset=preset, watermark=0.05, enable_prefix_caching=False)
+    engine.engine.resize_pool(18)
+    engine.add("a", 60, 4)
+    engine.add("b", 4, 4)
+    engine.run()
+    assert engine.finish_reason("a") == engine.finish_reason("b") == "length"
+    engine.engine.resize_pool(400)
+    engine.add("c", 4, 4)
+    engine.add("d", 4, 4)
+    engine.run()
+    told = [e.watermark for e in engine.events(ev.Admitted)]
+    assert told[:2] == [0, 0] and told[3] == 20
+
+
 def test_v0_runs_samples_as_a_group() -> None:
     engine = AuditedEngine(12, preset="vllm-v0", watermark=0.0)
     engine.add("a", [5, 6, 7, 8, 9, 10], 6, n=3, temperature=1.0)

@@ -14,7 +14,7 @@ from vtop.engine.cards import find_card
 from vtop.engine.compare import Case, mean_and_half_width, rows, run_cases, student_t
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.events import BlocksFreed, BlocksTaken, Forked, Frame, Note, PrefixLookup, Scheduled
+from vtop.engine.events import BlocksFreed, Forked, Frame, Note, PrefixLookup, Scheduled
 from vtop.engine.gaps import GapHistogram
 from vtop.engine.measures import jain, measures, overtakings
 from vtop.engine.metrics import percentile
@@ -323,12 +323,10 @@ class Again:
         for e in frame.events:
             if isinstance(e, PrefixLookup):
                 place[e.id, e.seq] = e.hit
-            elif isinstance(e, BlocksTaken):
-                place[e.id, e.seq] = max(place.get((e.id, e.seq), 0), e.computed)
             elif isinstance(e, BlocksFreed):
                 place[e.id, e.seq] = 0
             elif isinstance(e, Forked):
-                place[e.id, e.child] = place[e.id, e.parent]
+                place[e.id, e.child] = place[e.id, e.parent] if e.prompt_tokens is None else e.prompt_tokens
                 most[e.id, e.child] = max(most.get((e.id, e.child), 0), place[e.id, e.child])
             elif isinstance(e, Scheduled):
                 for i, (name, tokens) in enumerate(zip(e.ids, e.tokens, strict=True)):
