@@ -10,7 +10,9 @@ contested when at least two groups still have requests waiting (preempted ones t
 these groups (prompt tokens + 2 * output tokens, each counted once) was due to them by their group_weights, or in equal
 parts. Over a whole run service is what was asked for, whoever goes first, so that would tell nothing. With two groups
 it is Jain's index of service / weight in contested steps; NaN when there was none.
-wasted: output tokens of requests that timed out. KV use: blocks held, of all, averaged over time. overtaken: the most
+wasted: output tokens of requests that timed out. KV use: blocks held, of all, averaged over time; while a step is
+computed those count that it was scheduled with, also where its tokens then end a request. KV peak: the most of them in
+any step. overtaken: the most
 later arrivals that were admitted before one request. cv: standard deviation / mean of e2e. urgent: of the priority that
 goes first by `low_first`, which a comparison sets for all its runs by its base configuration's priority_order, so that
 they tell of the same requests whatever order a policy has; else by the run's own. worst group: the one with the highest
@@ -77,8 +79,8 @@ def measures(ledger: Ledger, limits: Limits | None = None, low_first: bool | Non
         "swapped_blocks": float(counts.swapped_out + counts.swapped_in),
         "recompute_tax": counts.recomputed / counts.computed if counts.computed else 0.0,
         "lost_tokens": float(counts.lost),
-        "kv_use": _per(counts.used_seconds, seconds) / ledger.num_blocks,
-        "kv_peak": counts.peak_used / ledger.num_blocks,
+        "kv_use": _per(counts.kv_seconds, seconds),
+        "kv_peak": counts.peak_share,
         "hit_rate": counts.hit / counts.looked_up if counts.looked_up else 0.0,
         "evictions": float(counts.evictions),
         "copies": float(counts.copies),
