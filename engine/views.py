@@ -135,7 +135,16 @@ class RequestView:
 
     @property
     def computed(self) -> int:
-        return sum(seq.num_computed for seq in self.sequences)
+        """Tokens with K/V; the prompt of several samples counts once."""
+        computed = [seq.num_computed for seq in self.sequences if seq.num_computed]
+        if len(computed) <= 1:
+            return sum(computed)
+        return sum(computed) - (len(computed) - 1) * min(self.prompt_tokens, *computed)
+
+    @property
+    def known(self) -> int:
+        """Tokens of the prompt, once, and of every output so far."""
+        return self.prompt_tokens + sum(seq.num_tokens - self.prompt_tokens for seq in self.sequences)
 
     @property
     def num_blocks(self) -> int:
