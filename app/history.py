@@ -16,6 +16,7 @@ class HistoryWriter:
         self._span = span
         self._next = state.time  # a point at once, so that the charts agree with the header from the start
         self._tokens = state.totals.output_tokens
+        self._steps = state.totals.steps
 
     def update(self, state: EngineState) -> None:
         """Look at the state after a Frame. Spans in which nothing happened get points too, so that gaps are seen."""
@@ -26,12 +27,15 @@ class HistoryWriter:
         tokens = state.totals.output_tokens
         rate = (tokens - self._tokens) / (self._span * spans)
         self._tokens = tokens
+        # what the latest step of the span held; a request of one step holds nothing any more when its Frame is told
+        blocks = state.last_step.used if state.totals.steps > self._steps else state.used
+        self._steps = state.totals.steps
+        used = blocks / state.num_blocks if state.num_blocks else 0.0
         for _ in range(min(spans, self.history.capacity)):
-            self._point(state, rate)
+            self._point(state, rate, used)
 
-    def _point(self, state: EngineState, rate: float) -> None:
+    def _point(self, state: EngineState, rate: float, used: float) -> None:
         history = self.history
-        used = state.used / state.num_blocks if state.num_blocks else 0.0
         for series, value in (
             (history.kv_used, used),
             (history.running, float(len(state.running))),
