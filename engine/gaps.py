@@ -24,8 +24,8 @@ class _Bucket:
 
 
 class GapHistogram:
-    """Count, mean and extremes are exact. Percentiles are those of `metrics.percentile`, within 1 %; of equal times they
-    are that time. Times in seconds.
+    """Count, mean and extremes are exact. Percentiles are those of `metrics.percentile`, within 1 %; of equal times
+    they are that time. Times in seconds.
     """
 
     def __init__(self) -> None:

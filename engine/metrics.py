@@ -5,9 +5,10 @@ Definitions:
 - Percentiles interpolate linearly between the two nearest values; of no values there is none.
 - Recompute tax: tokens that their sequence had computed (or found in the prefix cache) before, and that a preemption
   threw away, as a share of all tokens computed. The simulator's `recompute_tax` (measures.py) is the same number.
-- KV: blocks held while a step was computed (after it was scheduled, before its tokens ended anybody), of all; `mean_kv`
-  is averaged over time, and between steps what the last one left counts. Fill: of the slots of these blocks, those that
-  hold K/V, over all steps; the rest is internal fragmentation. The simulator's `kv_use`, `kv_peak` are the same numbers.
+- KV: blocks held while a step was computed (after it was scheduled, before its tokens ended anybody), of all;
+  `mean_kv` is averaged over time, and between steps what the last one left counts. Fill: of the slots of these blocks,
+  those that hold K/V, over all steps; the rest is internal fragmentation. The simulator's `kv_use` and `kv_peak` are
+  the same numbers.
 - A request has one sequence, or as many as it has samples or beams.
 - Requests count in the latencies when they ended as they should (stop, length, capacity); an aborted request says
   nothing about speed.

@@ -179,8 +179,8 @@ class RequestView:
 
 @dataclass(slots=True)
 class StepView:
-    """The latest step that ran. `used` blocks were held while it was computed (after it was scheduled, before its tokens
-    ended anybody), and of their slots `filled` held K/V once it was.
+    """The latest step that ran. `used` blocks were held while it was computed (after it was scheduled, before its
+    tokens ended anybody), and of their slots `filled` held K/V once it was.
     """
 
     step: int = 0

@@ -42,8 +42,8 @@ class HeaderBar(Panel):
     One row high, both are one line. The backend is in the colour of warnings where it stands in for a faster one.
 
     Dropped as it gets narrow, first line: watermark, budget, seats, admission, victim, batching, backend, dtype,
-    device, policy, preset, model, vtop; second line: fill, prefix hit rate, preemptions, cap, bar, host pool, limit, tok/s,
-    the share in per cent.
+    device, policy, preset, model, vtop; second line: fill, prefix hit rate, preemptions, cap, bar, host pool, limit,
+    tok/s, the share in per cent.
     """
 
     DEFAULT_CSS = """

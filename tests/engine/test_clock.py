@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,10 +14,14 @@ import pytest
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.clock import SUSPENDED_AFTER, ManualClock, MonotonicClock
+from vtop.engine.config import EngineConfig
 from vtop.engine.metrics import summarise
 from vtop.engine.request import SamplingParams
 from vtop.engine.state import EngineState
 from vtop.engine.thread import EngineThread
+from vtop.engine.workload import Job, Workload
+from vtop.engine.workload_engine import WorkloadEngine
+from vtop_support.stub import StubExecutor
 from vtop_support.stub_engine import StubEngine
 
 PROMPT = (5, 6, 7, 8)
@@ -167,6 +172,28 @@ def test_frames_carry_the_wall_clock_and_older_ones_are_read() -> None:
     virtual.note(ev.Note("info", "x"))
     virtual.flush()
     assert seen[0].unix_time is None
+
+
+def test_arrivals_wait_for_engine_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An arrival due in 10 s, of which the engine stood still for 8 (a subscriber, Ctrl+Z): it comes at its time."""
+    machine = Machine()
+    monkeypatch.setattr("vtop.engine.workload_engine.time", SimpleNamespace(monotonic=lambda: machine.real))
+    config = EngineConfig(num_gpu_blocks_override=16, block_size=4)
+    workload = Workload("w", (Job("a", 0.0, 8, 1), Job("b", 10.0, 8, 1)))
+    engine = WorkloadEngine(StubExecutor(16, 4), config, workload, clock=machine.clock())
+    state = engine.watch()
+    engine.step()
+    engine.step()
+    assert state.totals.finished["length"] == 1 and engine.not_before == machine.real + 10.0
+    engine.clock.hold()
+    machine.passes(8.0)
+    engine.clock.go_on()
+    machine.passes(2.0)
+    engine.step()
+    assert state.totals.arrived == 1 and engine.not_before == machine.real + 8.0
+    machine.passes(8.0)
+    engine.step()
+    assert state.totals.arrived == 2 and [v.ttft for v in state.finished] == pytest.approx([0.0, 0.0])
 
 
 # --- suspension ----------------------------------------------------------------------------------------------------
