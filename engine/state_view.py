@@ -57,17 +57,21 @@ class StateView(BlockHolders):
     @property
     def filled(self) -> int:
         """Slots of the used blocks of the device pool that hold K/V; the others are internal fragmentation."""
-        size, empty = self.block_size, 0
+        size, empty, sharers = self.block_size, 0, self._sharers
         shared: dict[int, list[int]] = {}  # block -> slots that each of its holders leaves empty, where any does
         for view in self.running.values():
             for seq in view.sequences:
-                for logical in range(seq.num_computed // size, len(seq.blocks)):
-                    block, left = seq.blocks[logical], min(size, (logical + 1) * size - seq.num_computed)
-                    if self.ref_count[block] > 1:
+                blocks, computed = seq.blocks, seq.num_computed
+                if not sharers:
+                    empty += max(0, len(blocks) * size - computed)
+                    continue
+                for logical in range(computed // size, len(blocks)):
+                    block, left = blocks[logical], min(size, (logical + 1) * size - computed)
+                    if block in sharers:
                         shared.setdefault(block, []).append(left)
                     else:
                         empty += left
-        empty += sum(min(left) for block, left in shared.items() if len(left) == self.ref_count[block])
+        empty += sum(min(left) for block, left in shared.items() if len(left) == len(sharers[block]))
         return self.used * size - empty
 
     def waiting_order(self) -> list[RequestView]:
