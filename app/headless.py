@@ -65,7 +65,7 @@ def drive(engine: Any, app_config: AppConfig, work: Work, *, as_json: bool, seed
         engine.on_frame(recorder.write)
     params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
     try:
-        with _interruptible() as interrupted:
+        with _interruptible() as interrupted, engine.clock.watched():
             _add_all(engine, work, params, seed, app_config.cache_salt)
             stopped = _step_all(engine, work, app_config.speed, interrupted)
             engine.flush()
@@ -100,14 +100,14 @@ def _add_all(engine: Any, work: Work, params: SamplingParams, seed: int, cache_s
 
 def _step_all(engine: Any, work: Work, speed: float | None, interrupted: list[int]) -> str:
     """Step until all is done, time is up, or an interrupt came. Returns what stopped the engine, if something did."""
-    until = None if work.duration is None else time.monotonic() + work.duration
+    until = None if work.duration is None else engine.clock.now() + work.duration
     interval = 1.0 / speed if speed else 0.0
     due = time.monotonic()
     idle_since: float | None = None
     while engine.has_unfinished_requests() and not interrupted:
-        now = time.monotonic()
-        if until is not None and now >= until:
+        if until is not None and engine.clock.now() >= until:
             return ""
+        now = time.monotonic()
         if now < due:
             time.sleep(min(due - now, 0.1))  # short, so that an interrupt or the end of the duration is seen
             continue

@@ -40,13 +40,16 @@ def print_summary(console: Console, summary: RunSummary, meta: Meta, *, interrup
     outcomes = ", ".join(f"{count:,} {reason}" for reason, count in summary.outcomes.items()) or "none ended"
     if summary.unfinished:
         outcomes += f", {summary.unfinished:,} unfinished"
+    accepted = f"{summary.arrived:,} accepted"
+    if summary.sequences != summary.arrived:
+        accepted += f" ({summary.sequences:,} sequences)"
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
     rows = [
         ("model", f"{meta.model} on {meta.device}, {meta.dtype}, attention {meta.backend}"),
         *[("", clean(note)) for note in (meta.backend_note, meta.compile_note) if note],
-        ("requests", f"{summary.arrived:,} accepted: {outcomes}"),
+        ("requests", f"{accepted}: {outcomes}"),
         ("tokens", f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output"),
         (
             "speed",
@@ -63,6 +66,7 @@ def print_summary(console: Console, summary: RunSummary, meta: Meta, *, interrup
             f"{summary.peak_blocks:,} of {summary.num_blocks:,} blocks of {meta.block_size} tokens "
             f"({summary.peak_kv:.0%})",
         ),
+        ("KV use", f"{summary.mean_kv:.1%} on average, slots of used blocks {summary.fill:.1%} filled"),
         *([("", clean(meta.kv_note))] if meta.kv_note else []),
     ]
     if summary.failed_steps:

@@ -298,6 +298,14 @@ class LLMEngine:
 
     # --- control -------------------------------------------------------------------------------------------------
 
+    def hold(self) -> None:
+        """Nobody steps from now on, until `go_on`: engine time stops."""
+        self.clock.hold()
+
+    def go_on(self) -> None:
+        """Somebody steps again."""
+        self.clock.go_on()
+
     def resize_pool(self, num_blocks: int) -> None:
         """Give the device pool another number of blocks, while requests run. Raises BadValue.
 
@@ -376,7 +384,8 @@ class LLMEngine:
             self._publish(ran=False, began=self.clock.now())
 
     def _publish(self, ran: bool, began: float) -> None:
-        frame = ev.Frame(self._frames, self._steps, self.clock.now(), ran, self._scheduler.take_events(), began)
+        events, clock = self._scheduler.take_events(), self.clock
+        frame = ev.Frame(self._frames, self._steps, clock.now(), ran, events, began, clock.unix_time())
         self._frames += 1
         for listener in list(self._listeners):
             try:

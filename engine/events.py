@@ -393,6 +393,8 @@ class Frame(msgspec.Struct, frozen=True):
     `serial` counts Frames without a gap; `step` counts engine steps and is that of the last one that ran. Commands
     applied while nothing runs come in a Frame of their own, with `ran` false. `time` is when the Frame was complete:
     when its tokens became known and its requests ended. `began` is when its decisions were taken (None: at `time`).
+    Both are engine time, which stops with the engine; `unix_time` is the wall clock at `time` (None in virtual time,
+    and in recordings that are older than the field).
     """
 
     serial: int
@@ -401,6 +403,7 @@ class Frame(msgspec.Struct, frozen=True):
     ran: bool
     events: list[AnyEvent]
     began: float | None = None
+    unix_time: float | None = None
 
 
 class Meta(msgspec.Struct, frozen=True):

@@ -47,6 +47,7 @@ class Ledger(BlockLedger):
         self._stride = 1
         self._frames = 0
         self._began = 0.0
+        self._held = 0  # blocks, while the latest step was computed
         self._noted: set[str] = set()
         self._paid: dict[str, int] = {}  # id -> prompt tokens that were counted as service
         self._queued: Counter[str] = Counter()  # group -> requests that wait, preempted and swapped ones too
@@ -65,7 +66,8 @@ class Ledger(BlockLedger):
         return len(self._alive)
 
     def apply(self, frame: ev.Frame) -> None:
-        before, used = self.time, len(self._refs)
+        before, used = self.time, len(self._refs) / self.num_blocks
+        self._held = len(self._refs)
         served = dict(self.service)
         self.time = frame.time
         self._began = frame.time if frame.began is None else frame.began
@@ -74,8 +76,9 @@ class Ledger(BlockLedger):
             if handler is not None:
                 handler(self, event)
         counts = self.counts
-        # what was held while the step ran is what it ended with, and before it what the last one ended with
-        counts.used_seconds += used * (self._began - before) + max(used, len(self._refs)) * (frame.time - self._began)
+        # up to this step what the last one left was held, and while it was computed what it was scheduled with
+        held = self._held / self.num_blocks
+        counts.kv_seconds += used * (self._began - before) + held * (frame.time - self._began)
         counts.peak_swapped = max(counts.peak_swapped, self._swapped)
         counts.peak_waiting = max(counts.peak_waiting, self._waiting)
         if frame.ran:
@@ -106,7 +109,7 @@ class Ledger(BlockLedger):
         self.series.append(
             Sample(
                 self.time,
-                len(self._refs),
+                self._held,
                 self._waiting,
                 self._running,
                 self._swapped,
@@ -173,6 +176,8 @@ class Ledger(BlockLedger):
 
     def _scheduled(self, e: ev.Scheduled) -> None:
         self.counts.computed += sum(e.tokens)
+        self._held = len(self._refs)
+        self._peaks(self.num_blocks)
         if self._again:
             self._count_again(e)
         if len(e.tokens) == sum(e.tokens):

@@ -39,7 +39,6 @@ class BlockLedger:
         key = e.id, e.seq
         self._tables[key] = self._tables.get(key, 0) + len(e.blocks)
         self._entries += len(e.blocks)
-        self._peaks()
 
     def _forked(self, e: ev.Forked) -> None:
         self._blocks_taken(ev.BlocksTaken(e.id, e.blocks, e.child))
@@ -48,10 +47,13 @@ class BlockLedger:
             shared = parent[0] if e.prompt_tokens is None else e.prompt_tokens
             child[:] = shared, max(shared, child[1])
 
-    def _peaks(self) -> None:
-        counts = self.counts
-        if len(self._refs) > counts.peak_used:
-            counts.peak_used = len(self._refs)
+    def _peaks(self, num_blocks: int) -> None:
+        """The step is scheduled: this is what is held while it is computed."""
+        counts, used = self.counts, len(self._refs)
+        if used > counts.peak_used:
+            counts.peak_used = used
+        if used > counts.peak_share * num_blocks:
+            counts.peak_share = used / num_blocks
         if self._entries > counts.peak_entries:
             counts.peak_entries = self._entries
 
@@ -78,7 +80,6 @@ class BlockLedger:
         self._refs[e.target] = self._refs.get(e.target, 0) + 1
         self._let_go(e.source)
         self.counts.copies += 1
-        self._peaks()
 
     def _evicted(self, e: ev.Evicted) -> None:
         self.counts.evictions += len(e.blocks)

@@ -57,7 +57,7 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class Sample:
-    """The engine at the end of a step."""
+    """The engine at the end of a step; `used` is how many blocks were held while it was computed."""
 
     time: float
     used: int
@@ -79,7 +79,11 @@ class Refusals:
 
 @dataclass(slots=True)
 class Counts:
-    """Totals. Tokens, blocks and events; seconds for the two times."""
+    """Totals. Tokens, blocks and events; seconds for the two times.
+
+    Peaks of blocks and table entries are of what was held while a step was computed: after it was scheduled, before its
+    tokens ended anybody.
+    """
 
     steps: int = 0
     computed: int = 0
@@ -101,6 +105,7 @@ class Counts:
     refused: int = 0
     deadline_misses: int = 0
     peak_used: int = 0
+    peak_share: float = 0.0  # of the pool, as large as it was then
     peak_entries: int = 0  # table entries: blocks as if nothing were shared
     peak_swapped: int = 0
     peak_waiting: int = 0
@@ -108,4 +113,4 @@ class Counts:
     busy: float = 0.0
     swapping: float = 0.0
     service_gap: float = 0.0  # the most that two groups' service ever differed
-    used_seconds: float = 0.0  # blocks used, integrated over time
+    kv_seconds: float = 0.0  # share of the pool that was held, integrated over time

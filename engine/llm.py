@@ -50,7 +50,8 @@ class LLM:
         try:
             for request_id, prompt, one, urgency in zip(ids, batch, params, priorities, strict=True):
                 self.engine.add_request(request_id, prompt, one, priority=urgency)
-            return self._run(ids, use_tqdm)
+            with self.engine.clock.watched():
+                return self._run(ids, use_tqdm)
         except BaseException:
             self.engine.abort_request(ids)
             raise

@@ -2,21 +2,23 @@
 
 Definitions. TTFT: first token - arrival. TPOT: (last - first) / (tokens - 1), per request. ITL: every gap between two
 tokens of a request. e2e: end - arrival. Latencies are of requests that ended by themselves (stop, length, capacity).
-requests: all that came, refused ones too. goodput: requests per second that meet both limits; slo met: their share of
-all requests. recompute tax: tokens that their sequence had computed (or found in the prefix cache) before, of all
-computed. deadline misses: of deadlines that were given; a time-out alone is none.
+requests: all that came, refused ones too. sequences: of those that were accepted, one each or as many as it has
+samples. goodput: requests per second that meet both limits; slo met: their share of all requests. recompute tax: tokens
+that their sequence had computed (or found in the prefix cache) before, of all computed. deadline misses: of deadlines
+that were given; a time-out alone is none.
 Jain: (sum x)^2 / (n sum x^2) over the groups, of what each got of what was due to it while it was contested. A step is
 contested when at least two groups still have requests waiting (preempted ones too) after its admissions; what it gave
 these groups (prompt tokens + 2 * output tokens, each counted once) was due to them by their group_weights, or in equal
 parts. Over a whole run service is what was asked for, whoever goes first, so that would tell nothing. With two groups
 it is Jain's index of service / weight in contested steps; NaN when there was none.
-wasted: output tokens of requests that timed out. KV use: blocks held, of all, averaged over time. overtaken: the most
-later arrivals that were admitted before one request. cv: standard deviation / mean of e2e. urgent: of the priority that
-goes first by `low_first`, which a comparison sets for all its runs by its base configuration's priority_order, so that
-they tell of the same requests whatever order a policy has; else by the run's own. worst group: the one with the highest
-mean TTFT; smallest group: the one with the fewest requests. These are NaN unless there are two priorities, two groups.
-service bound: what VTC proves of the difference of two groups' service while both have requests waiting, 2 *
-max(longest prompt, 2 * tokens the pool holds).
+wasted: output tokens of requests that timed out. KV use: blocks held, of all, averaged over time; while a step is
+computed those count that it was scheduled with, also where its tokens then end a request. KV peak: the most of them in
+any step. overtaken: the most later arrivals that were admitted before one request. cv: standard deviation / mean of
+e2e. urgent: of the priority that goes first by `low_first`, which a comparison sets for all its runs by its base
+configuration's priority_order, so that they tell of the same requests whatever order a policy has; else by the run's
+own. worst group: the one with the highest mean TTFT; smallest group: the one with the fewest requests. These are NaN
+unless there are two priorities, two groups. service bound: what VTC proves of the difference of two groups' service
+while both have requests waiting, 2 * max(longest prompt, 2 * tokens the pool holds).
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ def measures(ledger: Ledger, limits: Limits | None = None, low_first: bool | Non
     found |= {
         "seconds": seconds,
         "requests": float(came),
+        "sequences": float(sum(r.samples for r in records)),
         "completed": float(len(done)),
         "tokens_per_second": _per(counts.output, seconds),
         "requests_per_second": _per(len(done), seconds),
@@ -77,8 +80,8 @@ def measures(ledger: Ledger, limits: Limits | None = None, low_first: bool | Non
         "swapped_blocks": float(counts.swapped_out + counts.swapped_in),
         "recompute_tax": counts.recomputed / counts.computed if counts.computed else 0.0,
         "lost_tokens": float(counts.lost),
-        "kv_use": _per(counts.used_seconds, seconds) / ledger.num_blocks,
-        "kv_peak": counts.peak_used / ledger.num_blocks,
+        "kv_use": _per(counts.kv_seconds, seconds),
+        "kv_peak": counts.peak_share,
         "hit_rate": counts.hit / counts.looked_up if counts.looked_up else 0.0,
         "evictions": float(counts.evictions),
         "copies": float(counts.copies),

@@ -5,6 +5,11 @@ Definitions:
 - Percentiles interpolate linearly between the two nearest values; of no values there is none.
 - Recompute tax: tokens that their sequence had computed (or found in the prefix cache) before, and that a preemption
   threw away, as a share of all tokens computed. The simulator's `recompute_tax` (measures.py) is the same number.
+- KV: blocks held while a step was computed (after it was scheduled, before its tokens ended anybody), of all;
+  `mean_kv` is averaged over time, and between steps what the last one left counts. Fill: of the slots of these blocks,
+  those that hold K/V, over all steps; the rest is internal fragmentation. The simulator's `kv_use` and `kv_peak` are
+  the same numbers.
+- A request has one sequence, or as many as it has samples or beams.
 - Requests count in the latencies when they ended as they should (stop, length, capacity); an aborted request says
   nothing about speed.
 """
@@ -39,12 +44,13 @@ class RunSummary:
     """A run in numbers. `seconds` is engine time from the first arrival to the last Frame; rates are over it.
 
     `outcomes` counts ended and refused requests by reason, `unfinished` those still alive. `counted` is how many ended
-    requests the spreads are made of: the state keeps a bounded number of them.
+    requests the spreads are made of: the state keeps a bounded number of them. All else is of every request.
     """
 
     seconds: float
     steps: int
     arrived: int
+    sequences: int
     unfinished: int
     outcomes: dict[str, int]
     prompt_tokens: int
@@ -63,6 +69,10 @@ class RunSummary:
     num_blocks: int
     peak_blocks: int
     peak_kv: float
+    mean_kv: float
+    fill: float
+    peak_running: int
+    peak_sequences: int
     failed_steps: int
     counted: int
 
@@ -110,10 +120,8 @@ def recompute_tax(state: EngineState) -> float:
 def summarise(state: EngineState) -> RunSummary:
     """The run up to now."""
     totals = state.totals
-    seen = [*state.finished, *state.requests.values()]
     completed = [r for r in state.finished if r.finish_reason in COMPLETED]
-    first = min((r.arrival for r in seen), default=state.time)
-    seconds = max(0.0, state.time - first)
+    seconds = 0.0 if totals.first_arrival is None else max(0.0, state.time - totals.first_arrival)
     outcomes = dict(sorted(totals.finished.items()))
     if totals.refused:
         outcomes[FinishReason.REFUSED.value] = totals.refused
@@ -121,9 +129,10 @@ def summarise(state: EngineState) -> RunSummary:
         seconds=seconds,
         steps=totals.steps,
         arrived=totals.arrived,
+        sequences=totals.sequences,
         unfinished=len(state.requests),
         outcomes=outcomes,
-        prompt_tokens=sum(r.prompt_tokens for r in seen),
+        prompt_tokens=totals.prompt_tokens,
         output_tokens=totals.output_tokens,
         computed_tokens=totals.tokens_computed,
         output_tokens_per_second=_rate(totals.output_tokens, seconds),
@@ -133,16 +142,20 @@ def summarise(state: EngineState) -> RunSummary:
         tpot=spread(r.tpot for r in completed),
         e2e=spread(e2e(r) for r in completed),
         preemptions=totals.preemptions,
-        preempted_requests=sum(1 for r in seen if r.preemptions),
+        preempted_requests=totals.preempted_requests,
         tokens_lost=totals.tokens_lost,
         recompute_tax=recompute_tax(state),
         num_blocks=state.num_blocks,
         peak_blocks=totals.peak_used,
-        peak_kv=totals.peak_used / state.num_blocks if state.num_blocks else 0.0,
+        peak_kv=totals.peak_share,
+        mean_kv=_rate(totals.kv_seconds, seconds),
+        fill=totals.filled_slots / totals.held_slots if totals.held_slots else 0.0,
+        peak_running=totals.peak_running,
+        peak_sequences=totals.peak_sequences,
         failed_steps=totals.failures,
         counted=len(state.finished),
     )
 
 
-def _rate(count: int, seconds: float) -> float:
+def _rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0

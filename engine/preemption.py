@@ -46,12 +46,12 @@ class Latest:
 
 
 class LeastComputed:
-    """The request that loses the fewest computed tokens; of equals the one admitted last."""
+    """The request that loses the fewest computed tokens (`tokens_lost`); of equals the one admitted last."""
 
     name = "least-computed"
 
     def choose(self, running: Sequence[Request], needy: Request) -> Request:
-        return min(running, key=lambda r: (sum(seq.num_computed for seq in r.sequences), -r.admitted_serial))
+        return min(running, key=lambda r: (tokens_lost(r), -r.admitted_serial))
 
 
 class MostBlocks:
@@ -133,13 +133,21 @@ class Hybrid:
 
     def choose(self, victim: Request, blocks: BlockManager, rates: ExecutorRates) -> Choice:
         swap = _known(2 * rates.swap_seconds(_moved(victim)))
-        recompute = _known(rates.prefill_seconds(sum(seq.num_computed for seq in victim.sequences)))
+        recompute = _known(rates.prefill_seconds(tokens_lost(victim)))
         forced = Swap().choose(victim, blocks, rates)
         if not forced.swap:
             return Choice(False, forced.why, swap, recompute)
         # before anything was measured nothing is thrown away
         cheaper = swap is None or recompute is None or swap < recompute
         return Choice(cheaper, ev.ModeWhy.CHEAPER, swap, recompute)
+
+
+def tokens_lost(victim: Request) -> int:
+    """Computed tokens that a recompute throws away; the prompt of several samples was computed once."""
+    computed = [seq.num_computed for seq in victim.sequences if seq.blocks or seq.host_blocks]
+    if len(computed) <= 1:
+        return sum(computed)
+    return sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
 
 
 def _moved(victim: Request) -> int:

@@ -179,7 +179,8 @@ MEASURES = tuple(
             *LATENCIES,
             "tokens_per_second", "requests_per_second", "computed_per_second", "swaps", "swapped_blocks",
             "recompute_tax", "kv_use", "kv_peak", "hit_rate", "evictions", "copies", "goodput", "slo_met", "jain",
-            "refused", "steps", "swap_share", "peak_waiting", "e2e_cv", "preempted_requests", "seconds",
+            "refused", "steps", "swap_share", "peak_waiting", "e2e_cv", "preempted_requests", "sequences",
+            "seconds",
         ]
     )
 )  # fmt: skip

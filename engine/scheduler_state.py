@@ -12,7 +12,7 @@ from vtop.engine.executor import ExecutorRates, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.output_processor import OutputProcessor
 from vtop.engine.policies import Move, make_policy
-from vtop.engine.preemption import Choice, make_preemption_mode, make_victim_rule
+from vtop.engine.preemption import Choice, make_preemption_mode, make_victim_rule, tokens_lost
 from vtop.engine.queues import WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
 from vtop.engine.step_pass import StepPass
@@ -154,11 +154,7 @@ class SchedulerState:
         )
 
     def _tokens_lost(self, victim: Request) -> int:
-        """Computed tokens that a preemption throws away; the prompt of several samples was computed once."""
-        computed = [seq.num_computed for seq in victim.sequences if seq.blocks or seq.host_blocks]
-        if len(computed) <= 1:
-            return sum(computed)
-        return sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
+        return tokens_lost(victim)
 
     def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
         """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""

@@ -32,22 +32,32 @@ class EngineState(BlockFold):
         """Take the next Frame. Raises ValueError when a Frame is missing between the last one and this one."""
         if frame.serial != self.serial + 1:
             raise ValueError(f"frame {frame.serial} does not follow {self.serial}")
+        before, used = self.time, self._share_used
         self.serial = frame.serial
         self.step = frame.step
         self.time = frame.time
         self.began = frame.time if frame.began is None else frame.began
         if frame.ran:
             self.totals.steps += 1
-            self.last_step = StepView(step=frame.step)
+            self.last_step = StepView(step=frame.step, used=self.used)
+            for view in self._ran:
+                view.scheduled_tokens = 0
+            self._ran = []
         for event in frame.events:
             kind = type(event)
             if kind in _DECISIONS:
                 self._remember(event)
             _HANDLERS[kind](self, event)
-        self.totals.peak_used = max(self.totals.peak_used, self.used)
+        # up to this step what the last one left was held, and while it was computed what it was scheduled with
+        held = self.last_step.used / max(1, self.num_blocks) if frame.ran else self._share_used
+        self.totals.kv_seconds += used * (self.began - before) + held * (frame.time - self.began)
         if frame.ran:
             stuck = bool(self.waiting or self.swapped) and not self.running and self.last_step.tokens == 0
             self.idle_frames = self.idle_frames + 1 if stuck else 0
+
+    @property
+    def _share_used(self) -> float:
+        return self.used / max(1, self.num_blocks)
 
     def _remember(self, event: Any) -> None:
         view = self.requests.get(event.id)
@@ -83,7 +93,11 @@ class EngineState(BlockFold):
             sequences=[SequenceView(e.prompt_tokens) for _ in range(e.samples)],
         )
         self.requests[e.id] = self.waiting[e.id] = view
-        self.totals.arrived += 1
+        totals = self.totals
+        totals.arrived += 1
+        totals.sequences += e.samples
+        totals.prompt_tokens += e.prompt_tokens
+        totals.first_arrival = e.arrival if totals.first_arrival is None else min(totals.first_arrival, e.arrival)
 
     def _refused(self, e: ev.Refused) -> None:
         self.refused.append(e)
@@ -121,7 +135,7 @@ class EngineState(BlockFold):
         step = self.last_step
         step.budget, step.limit = e.budget, e.limit
         step.tokens, step.sequences = sum(e.tokens), len(e.ids)
-        step.used, step.running, step.waiting = self.used, len(self.running), len(self.waiting)
+        step.running, step.waiting = len(self.running), len(self.waiting)
         seqs = e.seqs or [0] * len(e.ids)
         for request_id, index, tokens in zip(e.ids, seqs, e.tokens, strict=True):
             view = self.requests[request_id]
@@ -137,23 +151,34 @@ class EngineState(BlockFold):
             seq.num_computed += tokens
             if seq.num_computed > seq.most_computed:
                 seq.most_computed = seq.num_computed
-            view.scheduled_tokens = tokens
+            if not view.scheduled_tokens:
+                self._ran.append(view)
+            view.scheduled_tokens += tokens
             view.reason = None
         self.totals.tokens_computed += step.tokens
+        self._measure(step)
+
+    def _measure(self, step: StepView) -> None:
+        """The step is scheduled: this is what is held, and who runs, while it is computed."""
+        totals = self.totals
+        step.used, step.filled = self.used, self.filled
+        totals.held_slots += step.used * self.block_size
+        totals.filled_slots += step.filled
+        totals.peak_used = max(totals.peak_used, step.used)
+        totals.peak_share = max(totals.peak_share, self._share_used)
+        totals.peak_running = max(totals.peak_running, len(self.running))
+        totals.peak_sequences = max(totals.peak_sequences, self.running_sequences)
 
     def _preempted(self, e: ev.Preempted) -> None:
         view = self.running.pop(e.id)
         self.waiting[e.id] = view
         view.status = RequestStatus.WAITING
         view.key = e.key
-        view.preemptions = e.count
+        self._count_preemption(view, e)
         view.tokens_lost += e.tokens_lost
         view.queued_at = self.began
         view.scheduled_tokens = 0
         view.reason = None
-        if e.cause not in _BETWEEN_STEPS:
-            self.last_step.preemptions += 1
-        self.totals.preemptions += 1
         self.totals.tokens_lost += e.tokens_lost
 
     def _passed(self, e: ev.Passed) -> None:
@@ -270,8 +295,6 @@ class EngineState(BlockFold):
 def _same_wait(told: Told, event: ev.Waits) -> bool:
     return isinstance(told.event, ev.Waits) and type(told.event.reason) is type(event.reason)
 
-
-_BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_RESET})
 
 # Arrived is told before its view exists; it stands in the view's own fields
 _DECISIONS = frozenset(

@@ -9,7 +9,9 @@ from vtop.engine import events as ev
 from vtop.engine.request import RequestStatus
 from vtop.engine.state_blocks import FREE
 from vtop.engine.state_view import StateView
-from vtop.engine.views import SequenceView
+from vtop.engine.views import RequestView, SequenceView
+
+_BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_RESET})
 
 
 class BlockFold(StateView):
@@ -61,11 +63,19 @@ class BlockFold(StateView):
         self.copied.add(self.step, self.time, view.number, [(e.source, e.target)])
         self.totals.copies += 1
 
+    def _count_preemption(self, view: RequestView, e: ev.Preempted | ev.SwappedOut) -> None:
+        self.totals.preempted_requests += not view.preemptions
+        view.preemptions = e.count
+        if e.cause not in _BETWEEN_STEPS:
+            self.last_step.preemptions += 1
+        self.totals.preemptions += 1
+
     def _swapped_out(self, e: ev.SwappedOut) -> None:
         view = self.running.pop(e.id)
         self.swapped[e.id] = view
         view.status = RequestStatus.SWAPPED
-        view.key, view.preemptions = e.key, e.count
+        view.key = e.key
+        self._count_preemption(view, e)
         view.queued_at = self.began
         view.scheduled_tokens = 0
         view.reason = None
@@ -76,8 +86,6 @@ class BlockFold(StateView):
                 self.host_ref_count[block] += 1
                 self.host_owner[block] = view.number  # blocks are shared inside a request only
             seq.blocks, seq.host_blocks = [], list(table)
-        self.last_step.preemptions += 1
-        self.totals.preemptions += 1
         self.moved_out.add(self.step, self.time, view.number, e.pairs)
         self.totals.swapped_out_blocks += len(e.pairs)
 

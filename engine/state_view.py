@@ -46,6 +46,34 @@ class StateView(BlockHolders):
         self.last_step = StepView()
         self.idle_frames = 0  # steps in a row that computed nothing although somebody waits
         self.totals = Totals()
+        self._ran: list[RequestView] = []  # those with `scheduled_tokens`
+
+    @property
+    def running_sequences(self) -> int:
+        """Sequences of running requests that are not ended."""
+        if self.totals.sequences == self.totals.arrived:
+            return len(self.running)
+        return sum(view.num_sequences for view in self.running.values())
+
+    @property
+    def filled(self) -> int:
+        """Slots of the used blocks of the device pool that hold K/V; the others are internal fragmentation."""
+        size, empty, sharers = self.block_size, 0, self._sharers
+        shared: dict[int, list[int]] = {}  # block -> slots that each of its holders leaves empty, where any does
+        for view in self.running.values():
+            for seq in view.sequences:
+                blocks, computed = seq.blocks, seq.num_computed
+                if not sharers:
+                    empty += max(0, len(blocks) * size - computed)
+                    continue
+                for logical in range(computed // size, len(blocks)):
+                    block, left = blocks[logical], min(size, (logical + 1) * size - computed)
+                    if block in sharers:
+                        shared.setdefault(block, []).append(left)
+                    else:
+                        empty += left
+        empty += sum(min(left) for block, left in shared.items() if len(left) == len(sharers[block]))
+        return self.used * size - empty
 
     def waiting_order(self) -> list[RequestView]:
         """Waiting requests, next one first."""

@@ -2,7 +2,8 @@
 
 The thread sleeps on a condition while it is paused or has nothing to do, so it then takes no CPU. Frames go into each
 subscriber's deque; publishing never blocks. A subscriber that falls more than `max_behind` Frames behind makes the
-engine wait before its next step, still answering commands; nothing is ever dropped.
+engine wait before its next step, still answering commands; nothing is ever dropped. Engine time stops while the engine
+is paused or waits for a subscriber, and while the process is suspended; it runs on between the steps of a capped speed.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class EngineThread:
             engine = self._build(progress)
             engine.on_frame(self._publish)
             if self._paused:
-                self._hold(engine)
+                engine.hold()
                 engine.note(ev.Paused("start"))
             if self._interval:
                 engine.note(ev.SpeedSet(1.0 / self._interval))
@@ -233,8 +234,12 @@ class EngineThread:
             engine.flush()
 
     def _loop(self) -> None:
-        engine = self._engine
-        while engine is not None:
+        if self._engine is not None:
+            with self._engine.clock.watched():
+                self._run(self._engine)
+
+    def _run(self, engine: LLMEngine) -> None:
+        while True:
             commands = self._wait_for_work(engine)
             if self._stopping:
                 return
@@ -252,11 +257,13 @@ class EngineThread:
         with self._wanted:
             while not self._stopping and not self._commands:
                 if not self._may_step(engine):
+                    self._let_time_run(engine, not self._paused)
                     self._status = ThreadStatus(ThreadState.PAUSED if self._paused else ThreadState.IDLE)
                     self._wanted.wait()
                     continue
                 pause = self._due(engine) - time.monotonic()
                 slow = self._slowest()
+                self._let_time_run(engine, slow is None)
                 if slow is not None:
                     started = time.monotonic()
                     while slow.too_far_behind and not self._stopping and not self._commands:
@@ -269,6 +276,13 @@ class EngineThread:
                     break
             count = min(COMMANDS_PER_STEP, len(self._commands))
             return [self._commands.popleft() for _ in range(count)]
+
+    def _let_time_run(self, engine: LLMEngine, runs: bool) -> None:
+        """Engine time stands still while the engine is paused or waits for a subscriber; not while a cap slows it."""
+        if runs:
+            engine.clock.go_on()
+        else:
+            engine.clock.hold()
 
     def _may_step(self, engine: LLMEngine) -> bool:
         return not self._paused and engine.has_unfinished_requests()
@@ -283,6 +297,7 @@ class EngineThread:
     def _step(self, engine: LLMEngine) -> None:
         self._status = ThreadStatus(ThreadState.RUNNING)
         started = time.monotonic()
+        self._let_time_run(engine, True)
         engine.step()
         if self._interval:
             # keep the beat through small delays, start a new one after a long one
@@ -307,7 +322,7 @@ class EngineThread:
 
     def _pause(self, engine: LLMEngine, why: str, text: str = "") -> None:
         self._paused, self._steps_left, self._until = True, None, frozenset()
-        self._hold(engine)
+        engine.hold()
         engine.note(ev.Paused(why, text))
 
     def _apply(self, engine: LLMEngine, command: cmd.Command) -> None:
@@ -370,13 +385,8 @@ class EngineThread:
     def _resume(self, engine: LLMEngine) -> None:
         if self._paused:
             self._paused = False
-            if isinstance(engine, WorkloadEngine):
-                engine.go_on()
+            engine.go_on()
             engine.note(ev.Resumed())
-
-    def _hold(self, engine: LLMEngine) -> None:
-        if isinstance(engine, WorkloadEngine):
-            engine.hold()
 
 
 class _Stop(BaseException):

@@ -105,7 +105,7 @@ class RequestView:
     reason: ev.WaitReason | None = None
     reason_since: float = 0.0
     reason_step: int = 0  # in which it was decided
-    scheduled_tokens: int = 0  # in the latest step that ran
+    scheduled_tokens: int = 0  # in the latest step that ran, over all sequences
     phase: Phase | None = None  # of the latest chunk
     queued_at: float = 0.0  # when it last entered the waiting queue
     preempted_wait: float = 0.0  # seconds waited after preemptions, until admitted again
@@ -134,8 +134,22 @@ class RequestView:
         return sum(len(seq.output_tokens) for seq in self.sequences)
 
     @property
+    def num_sequences(self) -> int:
+        """Sequences that are not ended; of a finished request those that ended with it."""
+        return sum(not seq.finish_reason for seq in self.sequences)
+
+    @property
     def computed(self) -> int:
-        return sum(seq.num_computed for seq in self.sequences)
+        """Tokens with K/V; the prompt of several samples counts once."""
+        computed = [seq.num_computed for seq in self.sequences if seq.num_computed]
+        if len(computed) <= 1:
+            return sum(computed)
+        return sum(computed) - (len(computed) - 1) * min(self.prompt_tokens, *computed)
+
+    @property
+    def known(self) -> int:
+        """Tokens of the prompt, once, and of every output so far."""
+        return self.prompt_tokens + sum(seq.num_tokens - self.prompt_tokens for seq in self.sequences)
 
     @property
     def num_blocks(self) -> int:
@@ -181,26 +195,33 @@ class RequestView:
 
 @dataclass(slots=True)
 class StepView:
-    """The latest step that ran."""
+    """The latest step that ran. `used` blocks were held while it was computed (after it was scheduled, before its
+    tokens ended anybody), and of their slots `filled` held K/V once it was.
+    """
 
     step: int = 0
     tokens: int = 0
     prefill_tokens: int = 0
     sequences: int = 0
+    used: int = 0
+    filled: int = 0
     budget: int = 0
     limit: ev.Limit = ev.Limit.NONE
     times: ev.StepTimes | None = None
     preemptions: int = 0
-    used: int = 0  # blocks held while it computed
     running: int = 0  # requests that ran and waited meanwhile
     waiting: int = 0
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counters since the first Frame."""
+    """Counters since the first Frame. What is said of blocks and slots is of steps, as in StepView."""
 
     arrived: int = 0
+    first_arrival: float | None = None  # engine seconds
+    sequences: int = 0  # of the requests that arrived
+    prompt_tokens: int = 0  # likewise; a prompt of several samples counts once
+    preempted_requests: int = 0
     refused: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     preemptions: int = 0
@@ -208,7 +229,13 @@ class Totals:
     tokens_recomputed: int = 0  # of these, what the same sequence had computed or found before
     tokens_lost: int = 0
     output_tokens: int = 0
-    peak_used: int = 0
+    peak_used: int = 0  # blocks
+    peak_share: float = 0.0  # of the pool, as large as it was then
+    kv_seconds: float = 0.0  # share of the pool that was held, integrated over time
+    held_slots: int = 0  # of the blocks held, summed over steps
+    filled_slots: int = 0  # of these, those with K/V
+    peak_running: int = 0  # requests
+    peak_sequences: int = 0  # of running requests
     steps: int = 0
     failures: int = 0
     deadline_misses: int = 0  # told so; a time-out is none

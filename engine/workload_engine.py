@@ -20,6 +20,7 @@ from vtop.engine.step_speed import SCENARIO_STEP, StepMeter, decode_seconds
 from vtop.engine.workload import Job, Workload, prompt_ids
 
 LATE = 0.5  # seconds: after more than that the pace begins anew, rather than being caught up with
+SOON = 1e-3  # seconds of rounding, and of delay, that an arrival may come early
 NOTHING_COMES = 0.1  # seconds between two looks when nobody can go on
 
 
@@ -230,7 +231,8 @@ class WorkloadEngine(LLMEngine):
             return
         gap = max(0.0, at - self.elapsed)
         if self.virtual is None or self.time_scale is not None:
-            if self._waits_for != at:
+            stopped = self.virtual is None and gap > SOON and time.monotonic() >= self.not_before
+            if self._waits_for != at or stopped:  # engine time stood still meanwhile, so it is not yet due
                 self._waits_for = at
                 self.not_before = self._due(self._start + at) if self.virtual else time.monotonic() + gap
                 return
@@ -288,17 +290,17 @@ class WorkloadEngine(LLMEngine):
         return due
 
     def hold(self) -> None:
-        """Nobody steps from now on, until `go_on`."""
+        """As LLMEngine.hold."""
+        super().hold()
         if self._held is None:
             self._held = time.monotonic()
 
     def go_on(self) -> None:
-        """Somebody steps again."""
+        """As LLMEngine.go_on."""
+        super().go_on()
         if self._held is None:
             return
         seconds, self._held = time.monotonic() - self._held, None
-        if self.virtual is None:
-            self._start += seconds
         if self._waits_for is None:
             self._pace, self.not_before = None, 0.0
             return

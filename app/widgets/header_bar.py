@@ -35,11 +35,14 @@ def fit_fields(fields: Sequence[Field], width: int) -> list[list[Piece]]:
 class HeaderBar(Panel):
     """First line: engine state, model, how it schedules. Second line: step, pool, queues, speed, what limited the step.
 
+    Beside running requests stand their sequences where these are more. Fill is how many slots of the used blocks hold
+    K/V; the rest is internal fragmentation.
+
     One row high, both are one line. The backend is in the colour of warnings where it stands in for a faster one.
 
     Dropped as it gets narrow, first line: watermark, budget, seats, admission, victim, batching, backend, dtype,
-    device, policy, preset, model, vtop; second line: prefix hit rate, preemptions, cap, bar, host pool, limit, tok/s,
-    the share in per cent.
+    device, policy, preset, model, vtop; second line: fill, prefix hit rate, preemptions, cap, bar, host pool, limit,
+    tok/s, the share in per cent.
     """
 
     DEFAULT_CSS = """
@@ -129,7 +132,8 @@ class HeaderBar(Panel):
             (0, [("KV ", palette.muted), (f"{count(state.used)}/{count(state.num_blocks)}", palette.base)]),
             (7, [(done, level), (rest, palette.faint)]),
             (1, [(f"{100 * used:.0f}%", level)]),
-            (0, [("running ", palette.muted), (count(len(state.running)), palette.good)]),
+            *self._fill(state),
+            (0, [("running ", palette.muted), (count(len(state.running)), palette.good), *self._sequences(state)]),
             (0, [("waiting ", palette.muted), (count(len(state.waiting)), _queue_style(state, palette))]),
             *self._swapped(state),
             (2, [(rate(view.tokens_per_second), palette.base), (" tok/s", palette.muted)]),
@@ -153,6 +157,16 @@ class HeaderBar(Panel):
         palette, seconds = self.palette, max(0.0, view.now - state.meta.engine_time)
         clock = view.clock.replace("\u00d7", "x") if view.ascii else view.clock
         return [(1, [("t ", palette.muted), (f"{seconds:.1f} s", palette.strong), (f" {clock}", palette.accent)])]
+
+    def _fill(self, state: EngineState) -> list[Field]:
+        if not state.used:
+            return []
+        fill = share(state.filled, state.used * state.block_size)
+        return [(11, [("fill ", self.palette.muted), (f"{100 * fill:.0f}%", self.palette.base)])]
+
+    def _sequences(self, state: EngineState) -> list[Piece]:
+        sequences = state.running_sequences
+        return [(f" ({count(sequences)} seqs)", self.palette.muted)] if sequences != len(state.running) else []
 
     def _swapped(self, state: EngineState) -> list[Field]:
         """Requests that are swapped out, and how full the host pool is; nothing where there is no host pool."""

@@ -129,9 +129,8 @@ def _progress(row: Row, request: RequestView, width: int, position: int, context
             palette.good,
         )
     else:
-        known = sum(seq.num_tokens for seq in request.sequences)
         style = palette.bad if request.phase is Phase.RE_PREFILL else palette.accent
-        part = share(request.computed, known)
+        part = share(request.computed, request.known)
     done, rest = thin_bar(part, width - 1, context.ascii)
     row.put(done, style).put(rest, palette.faint).gap(palette.base)
 

@@ -182,9 +182,16 @@ def test_the_histogram_is_within_a_percent(values: list[float]) -> None:
     assert histogram.mean == pytest.approx(sum(values) / len(values))
     assert histogram.most == max(values)
     ordered = sorted(values)
-    for share in (0.0, 0.5, 0.9, 1.0):
-        low = ordered[math.floor(share * (len(values) - 1))]
-        assert low * 0.99 <= histogram.percentile(share) <= max(low, percentile(values, share)) * 1.011
+    for share in (0.0, 0.5, 0.9, 0.99, 1.0):
+        assert histogram.percentile(share) == pytest.approx(percentile(values, share), rel=0.01)
+    assert histogram.percentile(0.0) == ordered[0] and histogram.percentile(1.0) == ordered[-1]
+
+
+@given(st.floats(1e-9, 1e4), st.integers(1, 1000))
+def test_percentiles_of_equal_gaps_are_that_gap(gap: float, count: int) -> None:
+    histogram = GapHistogram()
+    histogram.add(gap, count)
+    assert [histogram.percentile(share) for share in (0.0, 0.5, 0.9, 0.99, 1.0)] == [gap] * 5
 
 
 def test_small_measures() -> None:

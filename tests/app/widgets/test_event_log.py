@@ -62,7 +62,7 @@ async def test_words() -> None:
         "▸ admit   A  needs 12 blocks, 24 available",
         "▹ resume  B  needs 2 blocks",
         "⊘ refuse  [/]␛[31m请⟨RLO⟩  too long [/]␛[31m请⟨RLO⟩",
-        "◦ wait    B  needs 12 blk, 5 free (+2 wm)",
+        "◦ wait    B  needs 12 blk +2 wm, 5 available",
         "✓ finish  A  length, 2 tokens, ttft ",
         "✗ finish  B  failed, 2 tokens",
         "✗ fail    execute: boom",

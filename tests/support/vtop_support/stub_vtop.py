@@ -8,13 +8,16 @@ import os
 import sys
 import time
 import warnings
+from pathlib import Path
 
 from vtop.app.__main__ import fill_descriptors
 from vtop.app.burst import Lengths
+from vtop.app.headless import drive
 from vtop.app.injector import Burst, Injector
 from vtop.app.live_feed import LiveFeed
 from vtop.app.options import AppConfig
 from vtop.app.run_app import run_app
+from vtop.app.work import Work
 from vtop.engine.clock import MonotonicClock
 from vtop.engine.request import SamplingParams
 from vtop.engine.thread import EngineThread, Progress
@@ -51,6 +54,9 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=120)
     parser.add_argument("--requests", type=int, default=30)
     parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--request-timeout", type=float)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--headless", action="store_true")
     arguments = parser.parse_args()
 
     def build(progress: Progress) -> StubEngine:
@@ -70,7 +76,8 @@ def main() -> int:
             if number == arguments.noise_at:
                 _noise()
 
-        return StubEngine(arguments.blocks, clock=MonotonicClock(), before_step=before_step)
+        timeout = arguments.request_timeout
+        return StubEngine(arguments.blocks, clock=MonotonicClock(), before_step=before_step, request_timeout=timeout)
 
     def make_feed() -> LiveFeed:
         if arguments.crash_app:
@@ -80,13 +87,17 @@ def main() -> int:
                 raise ZeroDivisionError("the screen broke")
 
             VtopApp._look_at_loading = crash  # type: ignore[method-assign,assignment]
-        feed = LiveFeed(EngineThread(build))
+        feed = LiveFeed(EngineThread(build), arguments.record)
         params = SamplingParams(max_tokens=arguments.max_tokens)
         if arguments.requests:
             for command in Injector(params).burst(Burst(arguments.requests, Lengths.MIXED, 48, 1, params)):
                 feed.send(command)
         return feed
 
+    if arguments.headless:
+        config = AppConfig(max_tokens=arguments.max_tokens)
+        work = Work(["a b c"], record=arguments.record)
+        return drive(build(lambda stage, done, total: None), config, work, as_json=True)
     return run_app(make_feed, AppConfig(), model="stub")
 
 
