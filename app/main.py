@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Literal
 
+from textual import events
+from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette
+from textual.dom import DOMNode
 from textual.screen import Screen
 
 from vtop.app.actions import BY_ID, Action, Situation, bindings, key_sign, with_keys
+from vtop.app.closing import Closing
 from vtop.app.feed import Feed
 from vtop.app.handlers import NEEDS_SELECTION, Handlers, why_not
 from vtop.app.injector import Injector
+from vtop.app.key_gate import Input, KeyGate
 from vtop.app.options import AppConfig
 from vtop.app.pacer import Pacer
 from vtop.app.playing import Playing
@@ -85,6 +90,8 @@ class VtopApp(App[None]):
         self.injector = Injector(params, self.config.cache_salt)
         self.handlers = Handlers(self)
         self.troubles = Troubles(self, stray)
+        self.gate = KeyGate(self)
+        self.closing = Closing(self)
         self.cap = self.config.speed
         self.follow = False
         self._pacer = Pacer(float(self.config.fps))
@@ -113,6 +120,11 @@ class VtopApp(App[None]):
         self.feed.start()
         self._tick()
 
+    @property
+    def is_leaving(self) -> bool:
+        """The app is about to end."""
+        return self._leaving
+
     def leave(self, code: int) -> None:
         """End the app with that exit code."""
         if not self._leaving:
@@ -132,6 +144,36 @@ class VtopApp(App[None]):
         """What an exception in the screen was, in one line; empty when there was none."""
         error = self._exception
         return "" if error is None else f"{type(error).__name__}: {error}".split("\n")[0]
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, Input) and not event.is_forwarded and not self._interrupts(event):
+            if not self.gate.admits(event):
+                return
+        await super().on_event(event)
+
+    def _interrupts(self, event: events.Event) -> bool:
+        """The key that quits at once waits for nobody."""
+        return isinstance(event, events.Key) and event.key in self.keys_of("interrupt")
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except Exception as error:
+            # it is run by the app, whichever screen's key it was
+            if self.closing.took(error, default_namespace):
+                return True
+            raise
+
+    def _handle_exception(self, error: Exception) -> None:
+        if not self.closing.took(error):
+            super()._handle_exception(error)
 
     # --- the tick ----------------------------------------------------------------------------------------------
 
