@@ -40,7 +40,7 @@ class Closing:
         return True
 
     def _screen_of(self, node: object) -> Screen[object] | None:
-        """The screen that a widget is in, if the app can do without it. An action of the app is of the screen on top."""
+        """The screen that a widget is in, if the app can do without it."""
         nodes = node.ancestors_with_self if isinstance(node, DOMNode) else []
         screen = next((other for other in nodes if isinstance(other, Screen)), None)
         return None if screen is self._app.overview else screen

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from textual import events
+from textual._queue import Queue
+from textual.message import Message
 from textual.message_pump import MessagePump
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class KeyGate:
         for pump in (self._app, *self._app._registry):
             if pump._is_mounted and not pump.is_running:
                 continue  # it has ended
-            queue = pump._message_queue
+            queue: Queue[Message | None] = pump._message_queue
             waits = bool(getattr(queue.ready_event, "_waiters", True)) or (handling and pump is self._app)
             if waits and queue.empty() and pump._is_mounted and not pump._next_callbacks:
                 self._hung.discard(pump)

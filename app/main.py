@@ -148,10 +148,9 @@ class VtopApp(App[None]):
     # --- input -------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, Input) and not event.is_forwarded and not self._interrupts(event):
-            if not self.gate.admits(event):
-                return
-        await super().on_event(event)
+        key = isinstance(event, Input) and not event.is_forwarded and not self._interrupts(event)
+        if not key or self.gate.admits(event):
+            await super().on_event(event)
 
     def _interrupts(self, event: events.Event) -> bool:
         """The key that quits at once waits for nobody."""

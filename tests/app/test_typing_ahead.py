@@ -9,9 +9,7 @@ from textual import events
 from textual.keys import _character_to_key
 
 from vtop.app.main import VtopApp
-from vtop.app.screens.confirm import ConfirmScreen
 from vtop.app.screens.form import FormScreen
-from vtop.app.screens.request import RequestScreen
 from vtop.engine import commands as cmd
 from vtop.engine.request import SamplingParams
 from vtop_support.app_driver import running_app, until
@@ -134,7 +132,7 @@ async def test_one_that_hangs_holds_keys_for_a_moment_only(monkeypatch: pytest.M
 
 
 async def test_the_key_that_quits_at_once_does_not_wait() -> None:
-    async with running_app(busy_feed()) as (app, pilot, feed):
+    async with running_app(busy_feed()) as (app, pilot, _feed):
         never = asyncio.Event()
         asyncio.get_running_loop().call_later(3, never.set)
         app.overview.panels["events"].call_later(never.wait)
