@@ -34,6 +34,7 @@ from vtop.app.screens.prompt_bar import PromptBar
 from vtop.app.screens.request import RequestScreen
 from vtop.app.screens.text_input import TextInput
 from vtop.app.screens.why import WhyScreen
+from vtop.app.staying import Staying
 from vtop.app.status import situation_of, status_word
 from vtop.app.stray import StrayOutput
 from vtop.app.themes import Themes, load_themes
@@ -94,6 +95,7 @@ class VtopApp(App[None]):
         self.closing = Closing(self)
         self.cap = self.config.speed
         self.follow = False
+        self._staying = Staying()
         self._pacer = Pacer(float(self.config.fps))
         self._drawn: tuple[object, ...] = ()
         self._draw_due = 0.0
@@ -208,6 +210,7 @@ class VtopApp(App[None]):
         if screen is None or not screen.is_mounted:
             return
         self._keep_following()
+        self._staying.look(self.view, leave=screen is not self.overview)
         bar = self.key_bar if screen is self.overview else screen.query_one(KeyBar)
         bar.update_bar(hints=screen.hints, typing=screen.typing)
         drawn = (self.view.version, screen, self.status, self.overview.layout_now)
