@@ -34,8 +34,8 @@ from vtop.app.screens.prompt_bar import PromptBar
 from vtop.app.screens.request import RequestScreen
 from vtop.app.screens.text_input import TextInput
 from vtop.app.screens.why import WhyScreen
-from vtop.app.staying import Staying
 from vtop.app.status import situation_of, status_word
+from vtop.app.staying import Staying
 from vtop.app.stray import StrayOutput
 from vtop.app.themes import Themes, load_themes
 from vtop.app.troubles import Troubles

@@ -10,7 +10,7 @@ from vtop.engine.state import RequestView
 
 
 class Staying:
-    """Looks at the view before each picture. One that goes from queue to queue stays selected: it is the same request."""
+    """Looks at the view before each picture. One that goes to another queue stays selected."""
 
     def __init__(self) -> None:
         self._id: str | None = None  # of the selected request, while it is alive

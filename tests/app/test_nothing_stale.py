@@ -40,10 +40,8 @@ def paused_feed() -> FakeFeed:
 
 def picture(app: VtopApp) -> list[list[tuple[str, object]]]:
     """Rows of the screen as text and style of each cell."""
-    rows = []
-    for strip in app.screen._compositor.render_strips():
-        rows.append([(character, segment.style) for segment in strip for character in segment.text])
-    return rows
+    strips = app.screen._compositor.render_strips()
+    return [[(character, segment.style) for segment in strip for character in segment.text] for strip in strips]
 
 
 async def drawn_anew(app: VtopApp, pilot: Pilot[None]) -> list[list[tuple[str, object]]]:
