@@ -21,7 +21,7 @@ from textual.message_pump import MessagePump
 if TYPE_CHECKING:
     from vtop.app.main import VtopApp
 
-LIMIT = 5.0  # seconds that a key waits at most; a widget that is at work longer is not waited for again
+LIMIT = 10.0  # seconds that a key waits at most; a widget that is at work longer is not waited for again
 EAGER = 200  # looks in a row, one per turn of the event loop; then only every
 PAUSE = 0.002  # seconds, so that a widget that waits for something does not make the loop spin
 

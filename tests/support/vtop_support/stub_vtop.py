@@ -15,6 +15,7 @@ from vtop.app.live_feed import LiveFeed
 from vtop.app.options import AppConfig
 from vtop.app.run_app import run_app
 from vtop.engine.clock import MonotonicClock
+from vtop.engine.commands import Command
 from vtop.engine.request import SamplingParams
 from vtop.engine.thread import EngineThread, Progress
 from vtop_support.stub_engine import StubEngine
@@ -37,6 +38,17 @@ def _noise() -> None:
         pass
 
 
+def _written(feed: LiveFeed, path: str) -> None:
+    send = feed.send
+
+    def keep(command: Command) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{command!r}\n")
+        send(command)
+
+    feed.send = keep  # type: ignore[method-assign]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-seconds", type=float, default=0.01)
@@ -49,6 +61,7 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=120)
     parser.add_argument("--requests", type=int, default=30)
     parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--commands", help="a file that every command of the screen is written to, one a line")
     arguments = parser.parse_args()
 
     def build(progress: Progress) -> StubEngine:
@@ -83,6 +96,8 @@ def main() -> int:
         if arguments.requests:
             for command in Injector(params).burst(Burst(arguments.requests, Lengths.MIXED, 48, 1, params)):
                 feed.send(command)
+        if arguments.commands:
+            _written(feed, arguments.commands)
         return feed
 
     return run_app(make_feed, AppConfig(), model="stub")
