@@ -12,7 +12,7 @@ from vtop.app.main import VtopApp
 from vtop.app.screens.form import FormScreen
 from vtop.engine import commands as cmd
 from vtop.engine.request import SamplingParams
-from vtop_support.app_driver import running_app, until
+from vtop_support.app_driver import running_app, screen_text, until
 from vtop_support.fake_feed import FakeFeed
 from vtop_support.stub_engine import StubEngine
 
@@ -141,3 +141,16 @@ async def test_the_key_that_quits_at_once_does_not_wait() -> None:
         app.post_message(events.Key("ctrl+c", None))
         await until(pilot, lambda: app._leaving, 1.0)
         assert app.return_code == 130
+
+
+async def test_a_prompt_typed_while_the_model_loads_is_kept() -> None:
+    feed = FakeFeed(loaded=False)
+    async with running_app(feed) as (app, pilot, _):
+        at_once(app, "p", "Move and quit q", "\n")
+        await until(pilot, lambda: "the model is still loading" in screen_text(app))
+        assert app.overview.prompt.input.value == "Move and quit q" and not app.is_leaving
+        feed.load()
+        await until(pilot, lambda: "KV BLOCKS" in screen_text(app))
+        at_once(app, "\n")
+        await until(pilot, lambda: feed.sent)
+        assert feed.sent == [cmd.AddRequest("r1", "Move and quit q", app.injector.params)]
