@@ -150,13 +150,16 @@ class VtopApp(App[None]):
     # --- input -------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        key = isinstance(event, Input) and not event.is_forwarded and not self._interrupts(event)
-        if not key or self.gate.admits(event):
+        if not self._held(event):
             await super().on_event(event)
 
-    def _interrupts(self, event: events.Event) -> bool:
-        """The key that quits at once waits for nobody."""
-        return isinstance(event, events.Key) and event.key in self.keys_of("interrupt")
+    def _held(self, event: events.Event) -> bool:
+        """It is typed, and something typed before is still at work. The key that quits at once waits for nobody."""
+        if not isinstance(event, Input) or event.is_forwarded:
+            return False
+        if isinstance(event, events.Key) and event.key in self.keys_of("interrupt"):
+            return False
+        return not self.gate.admits(event)
 
     async def run_action(
         self,

@@ -33,8 +33,9 @@ def screen_driver(terminal: TextIO, *, alt: bool = False) -> type[Driver] | None
     """
     if sys.platform == "win32":
         return None
+    from textual._xterm_parser import XTermParser
     from textual.drivers import linux_driver
-    from textual.drivers.linux_driver import LinuxDriver, XTermParser
+    from textual.drivers.linux_driver import LinuxDriver
 
     class KeyParser(XTermParser):
         def feed(self, data: str) -> Iterable[Message]:

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 from textual import events
+from textual._xterm_parser import XTermParser
 from textual.keys import _character_to_key
 
 from vtop.app.main import VtopApp
+from vtop.app.screen_driver import lone_escapes
 from vtop.app.screens.form import FormScreen
 from vtop.engine import commands as cmd
 from vtop.engine.request import SamplingParams
@@ -154,3 +156,23 @@ async def test_a_prompt_typed_while_the_model_loads_is_kept() -> None:
         at_once(app, "\n")
         await until(pilot, lambda: feed.sent)
         assert feed.sent == [cmd.AddRequest("r1", "Move and quit q", app.injector.params)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [
+        ("\x1bq", ["escape", "q"]),
+        ("\x1b\r", ["escape", "enter"]),
+        ("\x1b ", ["escape", "space"]),
+        ("\x1b\x1bp", ["escape", "escape", "p"]),
+        ("\x1bthe quick brown fox jumps over", ["escape", *"the", "space", *"quick"]),
+        ("\x1b[B\x1bOA\x1b[6~x", ["down", "up", "pagedown", "x"]),
+        ("\x1b\x1b[B", ["escape", "down"]),
+        ("\x1b\t\x1bf\x1bb", ["shift+tab", "ctrl+right", "ctrl+left"]),
+        ("\x1b[27uq", ["escape", "q"]),
+    ],
+)
+def test_escape_is_told_apart_from_what_is_typed_behind_it(typed: str, keys: list[str]) -> None:
+    parser = XTermParser()
+    seen = [event.key for event in parser.feed(lone_escapes(typed)) if isinstance(event, events.Key)]
+    assert seen[: len(keys)] == keys
