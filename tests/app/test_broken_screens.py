@@ -105,7 +105,7 @@ async def test_a_widget_of_the_palette_breaks(way: Callable[[App[None], Widget],
 @pytest.mark.parametrize("name", KEYS)
 async def test_every_screen_may_break(name: str) -> None:
     async with running_app(busy_feed()) as (app, pilot, feed):
-        for way in (in_a_callback, in_a_callback_of_the_screen, drawing):
+        for way in (in_a_callback_of_the_screen, drawing):
             await pilot.press(*KEYS[name])
             await until(pilot, lambda: app.screen is not app.overview)
             await pilot.pause()
