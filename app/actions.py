@@ -57,6 +57,11 @@ def _overview(now: Situation) -> bool:
     return now.loaded and now.overview
 
 
+def _prompt(now: Situation) -> bool:
+    # while the model loads too: what is typed behind a key that did nothing would be taken for commands
+    return now.overview and not now.failed
+
+
 def _selected(now: Situation) -> bool:
     return now.loaded and now.selected
 
@@ -94,7 +99,7 @@ _PANEL_TITLES = {
 
 ACTIONS: tuple[Action, ...] = (
     Action("prompt", ("p", "colon"), "Type a prompt", "Go to the prompt bar; Enter injects what is typed, Esc leaves",
-           Group.REQUESTS, lambda s: s.running and s.overview, "prompt"),
+           Group.REQUESTS, _prompt, "prompt"),
     Action("pause", ("space",), "Pause or resume the engine", "Stops between two steps; nothing is lost", Group.ENGINE,
            _engine, "pause", lambda s: "resume" if s.paused else "pause"),
     Action("step", ("full_stop",), "One step", "Run one scheduler step, then pause", Group.ENGINE, _engine, "step"),

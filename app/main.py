@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Literal
 
+from textual import events
+from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette
+from textual.dom import DOMNode
 from textual.screen import Screen
 
 from vtop.app.actions import BY_ID, Action, Situation, bindings, key_sign, with_keys
+from vtop.app.closing import Closing
 from vtop.app.feed import Feed
 from vtop.app.handlers import NEEDS_SELECTION, Handlers, why_not
 from vtop.app.injector import Injector
+from vtop.app.key_gate import Input, KeyGate
 from vtop.app.options import AppConfig
 from vtop.app.pacer import Pacer
 from vtop.app.playing import Playing
@@ -30,6 +35,7 @@ from vtop.app.screens.request import RequestScreen
 from vtop.app.screens.text_input import TextInput
 from vtop.app.screens.why import WhyScreen
 from vtop.app.status import situation_of, status_word
+from vtop.app.staying import Staying
 from vtop.app.stray import StrayOutput
 from vtop.app.themes import Themes, load_themes
 from vtop.app.troubles import Troubles
@@ -85,8 +91,11 @@ class VtopApp(App[None]):
         self.injector = Injector(params, self.config.cache_salt)
         self.handlers = Handlers(self)
         self.troubles = Troubles(self, stray)
+        self.gate = KeyGate(self)
+        self.closing = Closing(self)
         self.cap = self.config.speed
         self.follow = False
+        self._staying = Staying()
         self._pacer = Pacer(float(self.config.fps))
         self._drawn: tuple[object, ...] = ()
         self._draw_due = 0.0
@@ -113,6 +122,11 @@ class VtopApp(App[None]):
         self.feed.start()
         self._tick()
 
+    @property
+    def is_leaving(self) -> bool:
+        """The app is about to end."""
+        return self._leaving
+
     def leave(self, code: int) -> None:
         """End the app with that exit code."""
         if not self._leaving:
@@ -132,6 +146,38 @@ class VtopApp(App[None]):
         """What an exception in the screen was, in one line; empty when there was none."""
         error = self._exception
         return "" if error is None else f"{type(error).__name__}: {error}".split("\n")[0]
+
+    # --- input -------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        if not self._held(event):
+            await super().on_event(event)
+
+    def _held(self, event: events.Event) -> bool:
+        """It is typed, and something typed before is still at work. The key that quits at once waits for nobody."""
+        if not isinstance(event, Input) or event.is_forwarded:
+            return False
+        if isinstance(event, events.Key) and event.key in self.keys_of("interrupt"):
+            return False
+        return not self.gate.admits(event)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except Exception as error:
+            # it is run by the app, whichever screen's key it was
+            if self.closing.took(error, default_namespace):
+                return True
+            raise
+
+    def _handle_exception(self, error: Exception) -> None:
+        if not self.closing.took(error):
+            super()._handle_exception(error)
 
     # --- the tick ----------------------------------------------------------------------------------------------
 
@@ -167,6 +213,7 @@ class VtopApp(App[None]):
         if screen is None or not screen.is_mounted:
             return
         self._keep_following()
+        self._staying.look(self.view, leave=screen is not self.overview)
         bar = self.key_bar if screen is self.overview else screen.query_one(KeyBar)
         bar.update_bar(hints=screen.hints, typing=screen.typing)
         drawn = (self.view.version, screen, self.status, self.overview.layout_now)

@@ -47,7 +47,7 @@ def run_app(
         feed = make_feed()
         app = VtopApp(feed, config, model=model, keymap=keymap, themes=themes, stray=stray, playing=playing)
         app.injector.skip(*injected)
-        driver = screen_driver(terminal)
+        driver = screen_driver(terminal, alt=any("alt+" in keys for keys in (keymap or {}).values()))
         if driver is not None:
             app.driver_class = driver
         app.on_leave = lambda code: guard.arm(code)

@@ -31,7 +31,10 @@ def tile_line(codes: Sequence[int], row: int, line: int, grid: Grid, looks: Look
             quiet = palette.faint if kind in _BARE or code & bc.DIM else palette.muted
             number = str(first + column)
             mark = looks.mark(code)
-            if size - 1 <= len(number) and mark:  # no room for both: what just moved goes before the number
+            tight = size - 1 <= len(number)
+            if tight and symbol[0].isdigit():  # an age or a count would run into the number
+                number = ""
+            elif tight and mark:  # no room for both: what just moved goes before the number
                 mark, number = (mark, "") if code & bc.MOVE else ("", number)
             segments.append(Segment(symbol[0], style if kind in _BARE else style + _BOLD))
             if mark:

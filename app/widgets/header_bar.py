@@ -21,15 +21,28 @@ Field = tuple[int, list[Piece]]  # rank (the highest is dropped first) and what 
 GAP = "  "
 
 
+SHORT = {" preempted": "", "swapped ": "", "waiting ": "wait ", "running ": "run "}
+"""Labels that are shortened, one after the other, when the fields that always stay are too wide."""
+
+
 def fit_fields(fields: Sequence[Field], width: int) -> list[list[Piece]]:
-    """The fields that fit, in order; the highest rank goes first, rank 0 always stays."""
+    """The fields that fit, in order; the highest rank goes first.
+
+    Those of rank 0 stay: where they do not fit their labels are shortened, and only then the first ones go.
+    """
     kept = list(fields)
-    while True:
-        need = sum(cells_of(pieces) for _, pieces in kept) + len(GAP) * max(0, len(kept) - 1)
-        worst = max(kept, key=lambda field: field[0], default=(0, []))
-        if need <= width or worst[0] == 0:
-            return [pieces for _, pieces in kept]
+    while _cells(kept) > width and (worst := max(kept, key=lambda field: field[0]))[0]:
         kept.remove(worst)
+    for label, short in SHORT.items():
+        if _cells(kept) > width:
+            kept = [(rank, [(short if text == label else text, style) for text, style in p]) for rank, p in kept]
+    while len(kept) > 1 and _cells(kept) > width:
+        kept.pop(0)
+    return [pieces for _, pieces in kept]
+
+
+def _cells(fields: Sequence[Field]) -> int:
+    return sum(cells_of(pieces) for _, pieces in fields) + len(GAP) * max(0, len(fields) - 1)
 
 
 class HeaderBar(Panel):
@@ -41,8 +54,8 @@ class HeaderBar(Panel):
     One row high, both are one line. The backend is in the colour of warnings where it stands in for a faster one.
 
     Dropped as it gets narrow, first line: watermark, budget, seats, admission, victim, batching, backend, dtype,
-    device, policy, preset, model, vtop; second line: fill, prefix hit rate, preemptions, cap, bar, host pool, limit,
-    tok/s, the share in per cent.
+    device, policy, preset, model, vtop; second line: fill, prefix hit rate, cap, bar, host pool, limit, tok/s, the
+    share in per cent. Preemptions are what one looks for: they stay.
     """
 
     DEFAULT_CSS = """
@@ -125,6 +138,7 @@ class HeaderBar(Panel):
         level = palette.bad if used >= 0.95 else palette.warn if used >= 0.8 else palette.good
         done, rest = thin_bar(used, 12, view.ascii)
         cap = "no cap" if state.speed is None else f"cap {state.speed:g}/s"
+        lost = _preempt_style(state, palette)
         return [
             (0, [("step ", palette.muted), (count(state.step), palette.strong)]),
             *self._time(view, state),
@@ -138,15 +152,7 @@ class HeaderBar(Panel):
             *self._swapped(state),
             (2, [(rate(view.tokens_per_second), palette.base), (" tok/s", palette.muted)]),
             (3, [("limit: ", palette.muted), (limit_text(state.last_step.limit), palette.base)]),
-            (
-                9,
-                [
-                    (
-                        f"{g.preempt} {count(state.totals.preemptions)} preempted",
-                        _preempt_style(state, palette),
-                    )
-                ],
-            ),
+            (0, [(f"{g.preempt} {count(state.totals.preemptions)}", lost), (" preempted", lost)]),
             *self._prefix(state),
         ]
 
@@ -174,7 +180,9 @@ class HeaderBar(Panel):
         total, out = len(state.host_ref_count), len(state.swapped)
         fields: list[Field] = []
         if out:
-            fields.append((0, [(f"{g.swap_out} swapped ", palette.muted), (count(out), palette.warn)]))
+            fields.append(
+                (0, [(f"{g.swap_out} ", palette.muted), ("swapped ", palette.muted), (count(out), palette.warn)])
+            )
         if total and (out or state.totals.swapped_out_blocks):
             fields.append((6, [("host ", palette.muted), (f"{count(state.host_used)}/{count(total)}", palette.base)]))
         return fields

@@ -132,10 +132,9 @@ class Panel(Widget):
     def on_show(self) -> None:
         self.redraw()
 
-    def on_focus(self) -> None:
-        self.redraw()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, has_focus: bool) -> None:
+        # not on_focus and on_blur: they come before `has_focus` has changed
+        super().watch_has_focus(has_focus)
         self.redraw()
 
 

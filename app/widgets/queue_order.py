@@ -8,7 +8,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Literal
 
-from vtop.engine.order import NO_FAIR
+from vtop.engine.order import NO_FAIR, Key
 from vtop.engine.request import RequestStatus
 from vtop.engine.state import EngineState, RequestView
 
@@ -31,7 +31,7 @@ class QueueOrder:
     def _sort_key(self) -> Callable[[RequestView], Any]:
         state = self._state
         if self._kind == "waiting" and state.swapped:
-            return lambda r: (r.status is not RequestStatus.SWAPPED, state.order(r))
+            return self.place
         return attrgetter("key") if state.fair_at == NO_FAIR else state.order
 
     @property
@@ -79,3 +79,14 @@ class QueueOrder:
         key_of = self._key
         key = key_of(found)
         return sum(1 for r in self._members if key_of(r) < key)
+
+    def place(self, request: RequestView) -> tuple[bool, Key]:
+        """What a live request is sorted by: the smallest goes first. Of any two states they can be compared."""
+        return request.status is not RequestStatus.SWAPPED, self._state.order(request)
+
+    def following(self, place: tuple[bool, Key]) -> RequestView | None:
+        """The first request behind `place` in a queue of live ones, else the last before it; None if it is empty."""
+        behind = [request for request in self._members if self.place(request) > place]
+        if behind:
+            return min(behind, key=self.place)
+        return max(self._members, key=self.place, default=None)

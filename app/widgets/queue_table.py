@@ -57,6 +57,7 @@ class QueueTable(ListPanel):
         self._order_version: tuple[int, int] | None = None
         self._pending: str | None = None  # selected here, and the app has not said so yet
         self._line: int | None = None  # of the selected request, when it was on the screen
+        self._seen: tuple[str, int] | None = None  # the request that was selected here, and its place in the queue
         self._top_id: str | None = None
         self._shown: Sequence[RequestView] = ()
 
@@ -113,6 +114,7 @@ class QueueTable(ListPanel):
             row.put(" " * row.left, palette.base)
             if request.id == chosen:
                 self._line = line
+                self._seen = chosen, self.top + line
                 row.segments = [Segment(s.text, s.style + palette.row_bg) for s in row.segments if s.style]
             rows.append(self.end_row(row, line))
         if not self._shown:
@@ -173,7 +175,9 @@ class QueueTable(ListPanel):
             return
         chosen = self._chosen(view)
         index = order.index(chosen) if chosen is not None else None
-        if index is None:  # nothing chosen here: a first step takes the top row, a leap goes where it leads
+        if index is None and self._seen is not None and self._seen[0] == chosen:
+            index, lines = self._seen[1], lines - (lines > 0)  # it went to another queue: go on from where it was
+        elif index is None:  # nothing chosen here: a first step takes the top row, a leap goes where it leads
             index, lines = self.top, lines if abs(lines) > 1 else 0
         target = max(0, min(index + lines, len(order) - 1))
         self.top = max(target - self.page + 1, min(self.top, target))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from vtop.app.view import COLOURINGS, View
+from vtop.app.view import COLOURINGS, Colouring, View
 from vtop.app.widgets.block_codes import Aggregate, Watch, bucket
 from vtop.app.widgets.block_grid import make_grid
 from vtop.app.widgets.block_map import BlockMap
@@ -234,3 +236,26 @@ async def test_a_view_may_lose_its_state() -> None:
         view.touch()
         widget.show(view)
         assert "5/500" in assert_exact(widget)[0] and " A " in lines_of(widget)[1]
+
+
+@pytest.mark.parametrize("colouring", ["owner", "state", "age", "refs"])
+@pytest.mark.parametrize("blocks", [8, 24, 60, 120])
+async def test_digits_on_a_tile_do_not_run_together(blocks: int, colouring: Colouring) -> None:
+    """What a tile says is a sign and the block's own number, or the sign alone."""
+    frames = Frames(blocks)
+    frames.run("first", prompt_tokens=16 * (blocks - 2), blocks=blocks - 2)
+    frames.cache("first", blocks - 2)  # those have a sign of their own
+    view = View(state=frames.state, colouring=colouring)
+    for width in (60, 80, 110):
+        async with mounted(BlockMap(), view, width) as pilot:
+            widget = pilot.app.widget  # type: ignore[attr-defined]
+            grid = widget.grid
+            if not grid.tiles:
+                continue
+            for row in range(grid.rows):
+                line = lines_of(widget)[1 + row * grid.cell_height]
+                for column in range(grid.columns):
+                    block = row * grid.columns + column
+                    tile = line[grid.gutter + column * grid.cell_width :][: grid.cell_width]
+                    said = re.findall(r"\d+", tile)
+                    assert block >= blocks or all(number == str(block) for number in said[-1:] if len(number) > 1)

@@ -217,3 +217,26 @@ async def test_steps_without_work_do_not_divide_by_zero() -> None:
     for make in (HeaderBar, StepStrip, Charts, RequestDetail):
         async with mounted(make(), View(state=frames.state)) as pilot:
             assert_exact(pilot.app.widget)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("steps", [1, 123_456, 1_234_567])
+@pytest.mark.parametrize("swapped", [0, 12])
+async def test_preemptions_never_drop_off_the_header(steps: int, swapped: int) -> None:
+    frames = Frames(65_536)
+    frames.run("A", blocks=12)
+    state = frames.state
+    state.step, state.totals.preemptions = steps, 12_345
+    view = View(state=state, frozen=True)
+    request = state.running["A"]
+    state.running.update({f"r{n}": request for n in range(255)})
+    state.waiting.update({f"w{n}": request for n in range(10_000)})
+    state.swapped.update({f"s{n}": request for n in range(swapped)})
+    for width in range(60, 200, 7):
+        header = HeaderBar()
+        async with mounted(header, view, width, rows=2):
+            header.show(view, "PAUSED")
+            first, second = assert_exact(header)
+            assert "PAUSED" in first and "FROZEN" in first
+            for part in ("▼ 12 345", "256", "10 000", "⇄" if swapped else "▼"):
+                assert part in second, (width, second)
+            assert width < 100 or "12 345 preempted" in second

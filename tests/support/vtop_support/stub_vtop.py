@@ -19,6 +19,7 @@ from vtop.app.options import AppConfig
 from vtop.app.run_app import run_app
 from vtop.app.work import Work
 from vtop.engine.clock import MonotonicClock
+from vtop.engine.commands import Command
 from vtop.engine.request import SamplingParams
 from vtop.engine.thread import EngineThread, Progress
 from vtop_support.stub_engine import StubEngine
@@ -41,6 +42,17 @@ def _noise() -> None:
         pass
 
 
+def _written(feed: LiveFeed, path: str) -> None:
+    send = feed.send
+
+    def keep(command: Command) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{command!r}\n")
+        send(command)
+
+    feed.send = keep  # type: ignore[method-assign]
+
+
 def main() -> int:
     fill_descriptors()
     parser = argparse.ArgumentParser()
@@ -57,6 +69,7 @@ def main() -> int:
     parser.add_argument("--request-timeout", type=float)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--commands", help="a file that every command of the screen is written to, one a line")
     arguments = parser.parse_args()
 
     def build(progress: Progress) -> StubEngine:
@@ -92,6 +105,8 @@ def main() -> int:
         if arguments.requests:
             for command in Injector(params).burst(Burst(arguments.requests, Lengths.MIXED, 48, 1, params)):
                 feed.send(command)
+        if arguments.commands:
+            _written(feed, arguments.commands)
         return feed
 
     if arguments.headless:
