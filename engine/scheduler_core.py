@@ -74,6 +74,10 @@ class SchedulerCore(SchedulerState):
             self._tell_freed(seq, self.blocks.free(seq))
             self.blocks.host.drop(seq)
             self.blocks.forget_sequence(seq)
+        rest = [seq for seq in request.sequences if not seq.ended]
+        for seq in rest[1:]:
+            if seq.num_output and request.beam is None:  # a sample of its own, with text that may be held back
+                self._tell_ended(seq, reason, stop_reason, message)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
         self._events.append(
@@ -84,7 +88,7 @@ class SchedulerCore(SchedulerState):
                 text=self._outputs.close(request),
                 stop_reason=stop_reason,
                 message=message,
-                seq=next((seq.index for seq in request.sequences if not seq.ended), 0),
+                seq=rest[0].index if rest else 0,
             )
         )
 
@@ -196,9 +200,12 @@ class SchedulerCore(SchedulerState):
         self._tell_freed(seq, self.blocks.free(seq))
         self.blocks.host.drop(seq)
         self.blocks.forget_sequence(seq)
-        text = self._outputs.end(seq, reason, stop_reason)
+        self._tell_ended(seq, reason, stop_reason, message)
+
+    def _tell_ended(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
+        name, text = seq.request.request_id, self._outputs.end(seq, reason, stop_reason)
         self._events.append(
-            ev.SequenceFinished(request.request_id, seq.index, reason.value, seq.num_output, text, stop_reason, message)
+            ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
 
     def fork_beam(self, parent: Sequence, child: Sequence) -> None:
