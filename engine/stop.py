@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from os.path import commonprefix
-
 from vtop.engine.detokenizer import REPLACEMENT
 
 
@@ -30,7 +28,7 @@ class StopStrings:
         buffer = self._held + text
         whole = buffer + open_text.rstrip(REPLACEMENT)  # which may still become a character
         if search:
-            found = self._first(whole, len(commonprefix((self._seen, whole))))
+            found = self._first(whole, _shared(self._seen, whole))
             if found is not None:
                 start, stop = found
                 self._held = self._seen = ""
@@ -64,3 +62,9 @@ class StopStrings:
             if any(len(stop) > length and stop.startswith(end) for stop in self._stop):
                 return length
         return 0
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    most = min(len(one), len(other))
+    return next((at for at in range(most) if one[at] != other[at]), most)

@@ -258,7 +258,7 @@ def test_damaged_files(tmp_path: Path) -> None:
             read_trace(path)
     with pytest.raises(BadValue, match="cannot be read"):
         read_trace(tmp_path / "missing")
-    with pytest.raises(BadValue, match="cannot be read"):
+    with pytest.raises(BadValue, match="is a folder; give a file with a trace"):
         read_trace(tmp_path)
 
 
