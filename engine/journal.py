@@ -13,7 +13,8 @@ from typing import IO
 
 import msgspec
 
-from vtop.engine.errors import BadValue
+from vtop.engine.config import MOST_BLOCKS
+from vtop.engine.errors import BadValue, shown
 from vtop.engine.events import SCHEMA_VERSION, Frame, Meta
 from vtop.engine.user_files import pieces
 
@@ -88,6 +89,15 @@ class Recording:
         if self.meta.schema != SCHEMA_VERSION:
             remedy = f"has schema {self.meta.schema}, this vtop reads {SCHEMA_VERSION}; use vtop {self.meta.version}"
             raise BadValue("recording", str(self.path), remedy)
+        for name, least, most in (
+            ("block_size", 1, 1 << 20),
+            ("num_blocks", 0, MOST_BLOCKS),
+            ("num_host_blocks", 0, MOST_BLOCKS),
+        ):
+            if not least <= getattr(self.meta, name) <= most:
+                raise BadValue(
+                    "recording", str(self.path), f"has {name} {shown(getattr(self.meta, name))}; record it again"
+                )
 
     def frames(self) -> Iterator[Frame]:
         """Whole Frames in order; ends without an error where the file was cut."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.frame_faults import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.gaps import GapHistogram
 from vtop.engine.ledger_blocks import BLOCK_HANDLERS, BlockLedger
 from vtop.engine.ledger_records import Refusals, RequestRecord, Sample
@@ -65,6 +66,7 @@ class Ledger(BlockLedger):
         return len(self._alive)
 
     def apply(self, frame: ev.Frame) -> None:
+        """Take the next Frame. Raises InconsistentFrame when it does not follow from those before."""
         before, used = self.time, len(self._refs)
         served = dict(self.service)
         self.time = frame.time
@@ -72,7 +74,10 @@ class Ledger(BlockLedger):
         for event in frame.events:
             handler = _HANDLERS.get(type(event))
             if handler is not None:
-                handler(self, event)
+                try:
+                    handler(self, event)
+                except FAULTS as error:
+                    raise inconsistent(frame, event, error) from error
         counts = self.counts
         # what was held while the step ran is what it ended with, and before it what the last one ended with
         counts.used_seconds += used * (self._began - before) + max(used, len(self._refs)) * (frame.time - self._began)
@@ -122,6 +127,8 @@ class Ledger(BlockLedger):
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _arrived(self, e: ev.Arrived) -> None:
+        if not 0 < e.samples <= MOST_SAMPLES:
+            raise ValueError(f"{e.samples} samples")
         deadline = None if e.deadline == e.expires else e.deadline  # the policy's stand-in for a deadline is none
         record = RequestRecord(e.id, e.number, e.arrival, e.prompt_tokens, e.group, e.priority, e.samples, deadline)
         self.records.append(record)
@@ -145,6 +152,8 @@ class Ledger(BlockLedger):
             self.notes.append(e)
 
     def _leave_queue(self, group: str) -> None:
+        if not self._queued[group]:
+            raise ValueError(f"nobody of group {group!r} waits")
         self._queued[group] -= 1
         if not self._queued[group]:
             del self._queued[group]
