@@ -40,7 +40,7 @@ def recorded() -> tuple[ev.Meta, list[Any]]:
     for _ in range(12):
         engine.step()
     engine.engine.set_option("preemption_mode", "recompute")
-    engine.engine.resize(16)
+    engine.engine.resize_pool(16)
     engine.run()
     kinds = {type(event) for frame in engine.frames for event in frame.events}
     needed = {ev.SwappedOut, ev.SwappedIn, ev.Preempted, ev.Forked, ev.CopiedOnWrite, ev.Evicted, ev.PoolResized}
