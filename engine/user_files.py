@@ -116,7 +116,7 @@ def _parsed(field: str, path: Path, form: str, what: str, parse: Callable[[str],
 def _load_yaml(text: str) -> Any:
     import yaml  # only one command reads YAML
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
         """Without aliases: a few lines of them can stand for more than any memory holds."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
