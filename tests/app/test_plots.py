@@ -183,7 +183,8 @@ def test_large_runs_are_drawn_without_the_figure_of_single_requests(
     assert not any(o.curves and o.curves.spans for o in outcomes)
     made = [path.name for path in plots.draw_all(tmp_path, outcomes)]
     assert sorted(made) == sorted(name for name in ALL if name != "gantt.png")
-    assert capsys.readouterr().err.splitlines() == ["not drawn: gantt (no run of at most 5 requests)"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("not drawn: gantt (no run of at most ")
 
 
 def test_runs_without_a_request_that_ended_cost_a_line_per_figure(
