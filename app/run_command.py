@@ -12,6 +12,7 @@ from vtop.app.files import check_target
 from vtop.app.settings import Settings
 from vtop.app.work import Work
 from vtop.engine.errors import BadValue
+from vtop.engine.user_files import lines_of, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,8 @@ class RunArguments:
 
 def read_prompts(path: Path) -> list[str]:
     """One prompt per line; empty lines are left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise BadValue("--prompts", str(path), "this is not UTF-8 text; give one prompt per line") from None
-    except OSError as error:
-        raise BadValue("--prompts", str(path), f"{error.strerror or error}; give a text file") from None
-    prompts = [line for line in lines if line.strip()]
+    text = read_text("--prompts", path, "a text file with one prompt per line")
+    prompts = [line for line in lines_of(text) if line.strip()]
     if not prompts:
         raise BadValue("--prompts", str(path), "the file holds no prompt; write one per line")
     return prompts

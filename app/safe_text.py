@@ -1,13 +1,16 @@
 """Text from outside (prompts, ids, outputs), made fit for a terminal cell grid.
 
-Nothing here is markup. Control characters become visible, bidirectional overrides too, and everything that terminals
-disagree about (joiners, variation selectors) is dropped, so that a width measured here is the width on the screen.
+Nothing here is markup. Control characters become visible, bidirectional overrides too, and what terminals disagree
+about is dropped (joiners, variation selectors) or written otherwise (spacing vowel signs: a cell to some, none to
+others), so that a width measured here is the width on the screen.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -37,6 +40,8 @@ def _table() -> Mapping[int, str | None]:
         table[code] = None
     for low, high in ((0xFE00, 0xFE0F), (0x1F3FB, 0x1F3FF), (0xE0000, 0xE01EF)):
         table.update(dict.fromkeys(range(low, high + 1), None))
+    table.update({0x3164: "  ", 0xFFA0: " "})  # fillers, which some show and others do not
+    table.update({code: f"({10 * (code - 0x3247)})" for code in range(0x3248, 0x3250)})  # one cell or two
     table.update(dict.fromkeys(range(0xD800, 0xE000), "�"))  # lone surrogates cannot be written out
     return MappingProxyType(table)
 
@@ -47,6 +52,7 @@ _ASCII_CONTROLS: Final[Mapping[int, str]] = MappingProxyType(
 )
 # Three marks on one letter are language, thirty are an attack on the lines above and below.
 _MARKS: Final = r"[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
+_FIRST_SPACING: Final = "\u0903"  # of the spacing combining marks (Mc)
 _STACKED: Final = re.compile(rf"({_MARKS}{{3}}){_MARKS}+")
 
 
@@ -59,10 +65,28 @@ def clean(text: str, *, ascii: bool = False) -> str:
     if ascii:
         return text.translate(_ASCII_CONTROLS).encode("ascii", "backslashreplace").decode("ascii")
     text = _STACKED.sub(r"\1", text.translate(_VISIBLE))
+    if spacing := [c for c in set(text) if c >= _FIRST_SPACING and unicodedata.category(c) == "Mc"]:
+        text = text.translate({ord(mark): _spelled(mark) for mark in spacing})
     if not text.isprintable():  # odd spaces, private use, characters newer than the tables
         text = "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
     # A mark without a letter would land on whatever stands before it on the screen.
     return f" {text}" if text and cell_len(text[0]) == 0 else text
+
+
+@cache
+def _spelled(mark: str) -> str:
+    """A spacing mark as a character of one cell: the letter of the same vowel, else the circle that stands for a mark.
+
+    To libc's tables and most terminals such marks take a cell, to the ones that shape text they take none.
+    """
+    name = unicodedata.name(mark, "")
+    if name.endswith("VISARGA"):
+        return ":"
+    try:
+        letter = unicodedata.lookup(name.replace("VOWEL SIGN", "LETTER"))
+    except KeyError:
+        return "◌"
+    return letter if letter != mark else "◌"
 
 
 def cells(text: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +12,8 @@ from typing import Any
 
 from vtop.app.options import AppConfig, Option, checked, from_text, options
 from vtop.engine.config import EngineConfig
-from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.errors import BadValue, VtopError, shown
+from vtop.engine.user_files import read_toml
 from vtop.engine.user_folders import typed_path, user_folder
 
 FILE_VARIABLE = "VTOP_CONFIG"
@@ -101,24 +101,24 @@ def load_settings(
 
 def read_file(path: Path, must_exist: bool = False) -> tuple[dict[str, Any], dict[str, str]]:
     """Options and keys of a settings file; both empty when there is no file."""
-    try:
-        with path.open("rb") as file:
-            data = tomllib.load(file)
-    except FileNotFoundError:
-        if must_exist:
-            raise BadSettings(path, "there is no such file", f"correct or unset {FILE_VARIABLE}") from None
+    if str(path) == os.devnull:  # the way to say: none
         return {}, {}
-    except OSError as error:
-        raise BadSettings(path, error.strerror or str(error), "make it readable or move it away") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSettings(path, "this is not TOML", str(error)) from None
+    try:
+        data = read_toml("settings", path)
+    except BadValue as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            if must_exist:
+                raise BadSettings(path, "there is no such file", f"correct or unset {FILE_VARIABLE}") from None
+            return {}, {}
+        what, _, remedy = error.remedy.rpartition("; ")
+        raise BadSettings(path, f"this {what}", f"{remedy}, or move it away") from None
     known = options()
     values: dict[str, Any] = {}
     for section, table in data.items():
         if section not in ("engine", "app", "keys"):
             raise BadSettings(path, f"unknown section [{section}]", _nearest(section, ("engine", "app", "keys")))
         if not isinstance(table, dict):
-            raise BadSettings(path, f"{section} = {table!r}", f"write a section [{section}]")
+            raise BadSettings(path, f"{section} = {shown(table)}", f"write a section [{section}]")
         if section == "keys":
             continue
         for key, value in table.items():
@@ -135,7 +135,7 @@ def _file_value(path: Path, section: str, key: str, value: Any, known: dict[str,
     try:
         return checked(known[key], f"{section}.{key}", value)
     except BadValue as error:
-        raise BadSettings(path, f"{error.field} = {value!r}", error.remedy) from None
+        raise BadSettings(path, f"{error.field} = {shown(value)}", error.remedy) from None
 
 
 def _keys(path: Path, table: dict[str, Any]) -> dict[str, str]:
@@ -147,14 +147,14 @@ def _keys(path: Path, table: dict[str, Any]) -> dict[str, str]:
             raise BadSettings(path, f"unknown key keys.{action}", _nearest(action, [a.id for a in ACTIONS]))
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise BadSettings(path, f"keys.{action} = {value!r}", 'give a key or a list of keys, like "f2"')
+            raise BadSettings(path, f"keys.{action} = {shown(value)}", 'give a key or a list of keys, like "f2"')
         for name in names:
             problem = key_problem(name)
             if problem:
-                raise BadSettings(path, f"keys.{action} = {name!r}", problem)
+                raise BadSettings(path, f"keys.{action} = {shown(name)}", problem)
             other = next((a for a, given in keys.items() if name in given.split(",")), None)
             if other is not None:
-                raise BadSettings(path, f"keys.{action} = {name!r}", f"{other} has that key; choose another")
+                raise BadSettings(path, f"keys.{action} = {shown(name)}", f"{other} has that key; choose another")
         keys[action] = ",".join(names)
     return keys
 

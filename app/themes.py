@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from vtop.engine.errors import BadValue
+from vtop.engine.user_files import read_toml
 
 _COLOURS = (
     "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",
@@ -49,26 +49,31 @@ class Themes:
 def load_themes(user_folder: Path | None = None) -> Themes:
     """Read every theme. A user's theme replaces one of ours of the same name."""
     found = Themes()
-    _load_into(found, sorted(_toml(files("vtop.themes")), key=lambda p: (p.name != f"{DEFAULT}.toml", p.name)))
-    if user_folder is not None and user_folder.is_dir():
-        _load_into(found, sorted(_toml(user_folder), key=lambda p: p.name), try_out=True)
+    _load_into(
+        found, sorted(_toml(Path(str(files("vtop.themes")))), key=lambda p: (p.name != f"{DEFAULT}.toml", p.name))
+    )
+    if user_folder is not None and os.path.isdir(user_folder):  # unlike Path's, false where nothing may be looked at
+        try:
+            _load_into(found, sorted(_toml(user_folder), key=lambda p: p.name), try_out=True)
+        except OSError as error:
+            found.problems.append(f"theme folder {user_folder}: cannot be read ({error.strerror})")
     if not found.themes:  # someone deleted them: the app still starts
         found.themes["textual-dark"] = Theme(name="textual-dark", primary="#0178D4")
     return found
 
 
-def _toml(folder: Traversable | Path) -> Iterable[Traversable]:
+def _toml(folder: Path) -> Iterable[Path]:
     return [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
 
 
-def _load_into(found: Themes, entries: Iterable[Traversable], try_out: bool = False) -> None:
+def _load_into(found: Themes, entries: Iterable[Path], try_out: bool = False) -> None:
     for entry in entries:
         name = entry.name.removesuffix(".toml")
         try:
-            theme = theme_of(name, tomllib.loads(entry.read_text(encoding="utf-8")))
+            theme = theme_of(name, read_toml("theme", entry))
             if try_out:
                 _try_out(theme)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, BadValue) as error:
+        except BadValue as error:
             found.problems.append(f"theme file {entry.name}: {error}")
         else:
             found.themes[name] = theme

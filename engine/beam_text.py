@@ -30,7 +30,7 @@ class BeamText:
         text = self._detokenizer.push(token)
         if self._stops is None:
             return text, None
-        return self._stops.push(text, search=self._length >= self._min_tokens)
+        return self._stops.push(text, self._detokenizer.open_text, search=self._length >= self._min_tokens)
 
     def flush(self) -> str:
         """What was held back of a text that no stop string ended."""

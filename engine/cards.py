@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from vtop.engine.config import MOST_BLOCKS
 from vtop.engine.cost_model import CostModel, HingeCost, Roofline
 from vtop.engine.errors import BadValue
 from vtop.engine.model_shapes import ModelShape, model_shape
+from vtop.engine.user_files import read_toml
 
 Made = TypeVar("Made", HingeCost, ModelShape)
 
@@ -146,12 +146,7 @@ def _text(value: str) -> str:
 
 def load_card(path: Path) -> Card:
     """Read what `card_text` wrote. Raises BadValue naming file and key."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadValue("card", str(path), f"cannot be read as TOML ({error})") from None
-    except RecursionError:
-        raise BadValue("card", str(path), "is nested too deeply; `vtop calibrate` writes such files") from None
+    data = read_toml("card", path, "a TOML file as `vtop calibrate` writes it")
     for key, value in data.items():
         if key not in _TOP:
             raise BadValue(key, value, f"{path} has an unknown key{_nearest(key, _TOP)}")

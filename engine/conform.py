@@ -6,21 +6,18 @@ tables and other engines' cases count as skipped, and so does what `conform_skip
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vtop.engine.conform_case import run_case
 from vtop.engine.conform_setup import CaseError, CaseSetup
-from vtop.engine.errors import VtopError
+from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.user_files import read_toml, read_yaml
 
 SKIPS = Path(__file__).with_name("conform_skips.toml")
 SKIPPABLE = ("quirk", "error")
-
-Loader = Callable[[str], Any]
-"""Text of a file -> its content."""
 
 
 class BadCaseFile(VtopError):
@@ -60,16 +57,12 @@ class ConformReport:
         return [*map(str, self.failures), counts]
 
 
-def run_file(path: Path, load: Loader | None = None) -> ConformReport:
+def run_file(path: Path) -> ConformReport:
     """Run the cases of a file. Raises BadCaseFile when it cannot be read or holds no cases."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadCaseFile(f"{path}: cannot be read ({_line(error)})") from error
-    try:
-        content = (load or _load_yaml)(text)
-    except Exception as error:  # whatever the loader raises, the file is at fault
-        raise BadCaseFile(f"{path}: not YAML ({_line(error)})") from error
+        content = read_yaml("cases", path, "a YAML file of cases")
+    except BadValue as error:
+        raise BadCaseFile(f"{path}: {error.remedy}") from error
     cases = content.get("scenarios") if isinstance(content, Mapping) else None
     if not isinstance(cases, list):
         raise BadCaseFile(f"{path}: no list of `scenarios`")
@@ -127,14 +120,7 @@ def _run(case: Mapping[str, Any], semantics: str, chunked: bool) -> list[FailedS
 
 
 def _listed_skips() -> dict[str, str]:
-    with SKIPS.open("rb") as file:
-        return dict(tomllib.load(file).get("skip", {}))
-
-
-def _load_yaml(text: str) -> Any:
-    import yaml  # only this command reads YAML
-
-    return yaml.safe_load(text)
+    return dict(read_toml("cases", SKIPS).get("skip", {}))
 
 
 def _line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 REPLACEMENT = "\ufffd"
-_MOST_HELD = 64  # tokens held back at most; a character has four bytes, so a longer run is none
+_MOST_HELD = 64  # tokens held back at most
 _KEPT = 8  # ids of context kept when that many were held
 _KINDS = "_vtop_token_kinds"
 
@@ -17,7 +17,8 @@ class Detokenizer:
 
     The texts of `push` and `flush`, joined, are what the tokenizer decodes from all ids at once (without its clean-up
     of spaces). `prompt_tail_ids`, the last few ids of the prompt, are context only: with them, an output that begins
-    with a space keeps it under tokenizers that strip the space at the start of a text.
+    with a space keeps it under tokenizers that strip the space at the start of a text, and one that completes the
+    prompt's last character gives that character.
 
     A token is decoded behind the tokens that were shown last, and only what it adds is passed on; so its cost does not
     grow with the length of the output. Text that ends in U+FFFD may be the beginning of a character and is held back.
@@ -29,9 +30,9 @@ class Detokenizer:
         self._bytes, special = _kinds(tokenizer)
         self._ignored = special if skip_special_tokens else frozenset()
         # the window: context, then what is not shown yet
-        self._ids = [i for i in prompt_tail_ids if i not in self._ignored]
+        self._ids = self._whole_characters([i for i in prompt_tail_ids if i not in self._ignored])
         self._shown = len(self._ids)  # ids of the window that are context
-        self._context = self._decode(self._ids).rstrip(REPLACEMENT) if self._ids else ""
+        self._context = self._decode(self._ids) if self._ids else ""
 
     def push(self, token_id: int) -> str:
         """Take the next id; returns the text that became final, often ''."""
@@ -39,37 +40,75 @@ class Detokenizer:
             return ""
         self._ids.append(token_id)
         full = len(self._ids) - self._shown >= _MOST_HELD
-        if token_id in self._bytes and not full:
-            return ""  # byte tokens are decoded as one run: what they say is open until the run ends
+        if token_id in self._bytes:  # byte tokens are decoded as one run: what they say is open until the run ends
+            return self._show(self._character_begins()) if full else ""
         text = self._decode(self._ids)
-        if len(text) <= len(self._context):
+        new = self._added(text)
+        if not new:
             if full:  # tokens without text
                 del self._ids[self._shown :]
             return ""
         if text.endswith(REPLACEMENT):
-            return self._show_all_but_last(text) if full else ""
-        return self._show(text)
+            return self._show_all_but_last(new) if full else ""
+        return self._show(len(self._ids), new)
+
+    @property
+    def open_text(self) -> str:
+        """What the tokens held back say as far as they go: what `flush` would give now. Later ones may change it."""
+        return self._added(self._decode(self._ids)) if len(self._ids) > self._shown else ""
 
     def flush(self) -> str:
         """The text still held back, with U+FFFD for a character that was never completed. The output is over."""
-        if len(self._ids) == self._shown:
-            return ""
-        return self._show(self._decode(self._ids))
+        text = self.open_text
+        del self._ids[self._shown :]
+        return text
 
-    def _show(self, text: str) -> str:
-        new = text[len(self._context) :]
-        self._ids = self._ids[self._shown :]
-        self._shown = len(self._ids)
-        self._context = self._decode(self._ids)
+    def _added(self, text: str) -> str:
+        """What the window's text says behind its context."""
+        if text.startswith(self._context):
+            return text[len(self._context) :]
+        before = self._context.rstrip(REPLACEMENT)  # the prompt ended inside a character, which was completed
+        if text.startswith(before) and before != self._context:
+            return text[len(before) :]
+        return self._decode(self._ids[self._shown :])  # bytes that are none of a character spoil the whole run
+
+    def _show(self, end: int, new: str | None = None) -> str:
+        """Pass on the text of the window up to `end`; what is behind it stays held back."""
+        if new is None:
+            new = self._added(self._decode(self._ids[:end]))
+        context = self._ids[self._shown : end]
+        if end < len(self._ids) or self._ids[end - 1] in self._bytes:  # the run goes on: little that it could spoil
+            context = self._whole_characters(context[-_KEPT:])
+        self._ids = context + self._ids[end:]
+        self._shown = len(context)
+        self._context = self._decode(context)
         return new
 
-    def _show_all_but_last(self, text: str) -> str:
+    def _show_all_but_last(self, new: str) -> str:
         """Of a long run without a whole character only the last U+FFFD can still turn into one."""
-        new = text[len(self._context) : -1]
         self._ids = self._ids[-_KEPT:]
         self._shown = len(self._ids) - 1
         self._context = self._decode(self._ids)[:-1]
-        return new
+        return new[:-1]
+
+    def _character_begins(self) -> int:
+        """Where in the window, which ends in a byte token, the character of the last bytes begins; its end if whole."""
+        end = len(self._ids)
+        for back in range(1, 5):
+            byte = self._bytes.get(self._ids[end - back], 0)
+            if byte >= 0xC0:
+                size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+                return end - back if back < size else end
+            if byte < 0x80:
+                break
+        return end
+
+    def _whole_characters(self, ids: list[int]) -> list[int]:
+        """Without byte tokens at the start whose character began before: they would spoil all the bytes after them."""
+        start = 0
+        while start < len(ids) and 0x80 <= self._bytes.get(ids[start], 0) < 0xC0:
+            start += 1
+        return ids[start:]
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
@@ -83,9 +122,9 @@ class Detokenizer:
         return new
 
 
-def _kinds(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
-    """(byte tokens, special tokens). Looked up once per tokenizer and kept on it: some have thousands."""
-    known: tuple[frozenset[int], frozenset[int]] | None = getattr(tokenizer, _KINDS, None)
+def _kinds(tokenizer: Any) -> tuple[dict[int, int], frozenset[int]]:
+    """(bytes of byte tokens, special tokens). Looked up once per tokenizer and kept on it: some have thousands."""
+    known: tuple[dict[int, int], frozenset[int]] | None = getattr(tokenizer, _KINDS, None)
     if known is None:
         added = getattr(tokenizer, "added_tokens_decoder", {})
         known = _byte_tokens(tokenizer), frozenset(i for i, token in added.items() if token.special)
@@ -94,13 +133,13 @@ def _kinds(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
     return known
 
 
-def _byte_tokens(tokenizer: Any) -> frozenset[int]:
-    """Ids of <0x00> … <0xFF> when the tokenizer falls back to bytes that way; else none."""
+def _byte_tokens(tokenizer: Any) -> dict[int, int]:
+    """Id -> byte of <0x00> … <0xFF> when the tokenizer falls back to bytes that way; else none."""
     names = [f"<0x{byte:02X}>" for byte in range(256)]
     try:
         if tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids(names[:1])) != names[:1]:
-            return frozenset()
+            return {}
         ids = tokenizer.convert_tokens_to_ids(names)
     except (AttributeError, TypeError, KeyError, IndexError):  # a tokenizer that knows no tokens by name
-        return frozenset()
-    return frozenset(ids)
+        return {}
+    return {token_id: byte for byte, token_id in enumerate(ids)}

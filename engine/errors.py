@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 
 class VtopError(Exception):
     """Base of every error that is shown to the user as one line, without a traceback."""
@@ -17,10 +19,27 @@ class BadValue(VtopError, ValueError):
         self.field = field
         self.value = value
         self.remedy = remedy
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:31] + "..." + shown[-46:]  # a path is known by its end
-        super().__init__(f"{field} = {shown}: {remedy}")
+        super().__init__(f"{field} = {shown(value)}: {remedy}")
+
+
+def shown(value: object) -> str:
+    """A value on one line of at most 80 characters, whatever its size and depth."""
+    text = _SHORT.repr(value) if isinstance(value, (int, list, tuple, dict, set, frozenset)) else repr(value)
+    return text if len(text) <= 80 else text[:31] + "..." + text[-46:]  # a path is known by its end
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 6
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 40
+        self.maxstring = self.maxother = 200
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() < 256 else f"<a number of about {int(x.bit_length() * 0.30103):,} digits>"
+
+
+_SHORT = _Short()
 
 
 class DuplicateRequest(BadValue):

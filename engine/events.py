@@ -277,7 +277,7 @@ class DeadlineMissed(Event, frozen=True, tag="deadline-missed"):
 
 
 class SequenceFinished(Event, frozen=True, tag="sequence-finished"):
-    """One of several samples has all its tokens; the request goes on with the others. As in Finished."""
+    """One of several samples ended; the request goes on with the others, or ends with them. As in Finished."""
 
     id: str
     seq: int

@@ -16,16 +16,17 @@ from typing import IO
 
 import msgspec
 
-from vtop.engine.errors import BadValue
+from vtop.engine.config import MOST_BLOCKS
+from vtop.engine.errors import BadValue, shown
 from vtop.engine.events import SCHEMA_VERSION, Frame, Meta
+from vtop.engine.user_files import pieces
 
 FLUSH_BYTES = 64 * 1024  # of JSON, or
 FLUSH_SECONDS = 1.0  # of engine time: what a crash may cost at most
 LEVEL = 3  # three quarters of the best ratio at a quarter of the time
 GZIP_WBITS = 31
 READER_SECONDS = 2.0  # that the reader of a pipe gets to come
-_GZIP_MAGIC = b"\x1f\x8b"
-_READ = 1 << 16
+MAX_LINE = 1 << 28  # bytes of a Frame; a burst of a thousand long prompts has some millions
 
 
 class Recorder:
@@ -127,11 +128,20 @@ class Recording:
             raise BadValue("recording", str(self.path), "holds no whole line; it was cut before its first Frame")
         try:
             self.meta = msgspec.json.decode(first, type=Meta)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise BadValue("recording", str(self.path), f"is not a vtop recording ({error})") from error
         if self.meta.schema != SCHEMA_VERSION:
             remedy = f"has schema {self.meta.schema}, this vtop reads {SCHEMA_VERSION}; use vtop {self.meta.version}"
             raise BadValue("recording", str(self.path), remedy)
+        for name, least, most in (
+            ("block_size", 1, 1 << 20),
+            ("num_blocks", 0, MOST_BLOCKS),
+            ("num_host_blocks", 0, MOST_BLOCKS),
+        ):
+            if not least <= getattr(self.meta, name) <= most:
+                raise BadValue(
+                    "recording", str(self.path), f"has {name} {shown(getattr(self.meta, name))}; record it again"
+                )
 
     def frames(self) -> Iterator[Frame]:
         """Whole Frames in order; ends without an error where the file was cut."""
@@ -141,25 +151,23 @@ class Recording:
         for line in lines:
             try:
                 yield decoder.decode(line)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
                 raise BadValue("recording", str(self.path), f"holds a line that is no Frame ({error})") from error
 
     def _lines(self) -> Iterator[bytes]:
         """Lines that end in a newline. What follows the last of them was cut and is left out."""
-        unzip = None
-        rest = b""
-        try:
-            with self.path.open("rb") as file:
-                data = file.read(_READ)
-                if _GZIP_MAGIC.startswith(data[:2]):  # it may be cut even here
-                    unzip = zlib.decompressobj(GZIP_WBITS)
-                elif data and not data.startswith(b"{"):
-                    raise BadValue("recording", str(self.path), "is neither gzip nor JSON lines")
-                while data:
-                    *whole, rest = (rest + (unzip.decompress(data) if unzip else data)).split(b"\n")
-                    yield from whole
-                    data = file.read(_READ)
-        except OSError as error:
-            raise BadValue("recording", str(self.path), f"cannot be read ({error.strerror})") from error
-        except zlib.error as error:
-            raise BadValue("recording", str(self.path), f"is damaged gzip ({error})") from error
+        rest = bytearray()
+        first = True
+        for data in pieces("recording", self.path, "a recording"):
+            if first and not data.startswith(b"{"):
+                raise BadValue("recording", str(self.path), "is neither gzip nor JSON lines")
+            first = False
+            head, end, more = data.partition(b"\n")
+            rest += head
+            if len(rest) > MAX_LINE:
+                raise BadValue("recording", str(self.path), f"has a line longer than {MAX_LINE >> 20} MiB")
+            if end:
+                yield bytes(rest)
+                *whole, last = more.split(b"\n")
+                yield from whole
+                rest = bytearray(last)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.frame_faults import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.gaps import GapHistogram
 from vtop.engine.ledger_blocks import BLOCK_HANDLERS, BlockLedger
 from vtop.engine.ledger_records import Refusals, RequestRecord, Sample
@@ -66,6 +67,7 @@ class Ledger(BlockLedger):
         return len(self._alive)
 
     def apply(self, frame: ev.Frame) -> None:
+        """Take the next Frame. Raises InconsistentFrame when it does not follow from those before."""
         before, used = self.time, len(self._refs) / self.num_blocks
         self._held = len(self._refs)
         served = dict(self.service)
@@ -74,7 +76,10 @@ class Ledger(BlockLedger):
         for event in frame.events:
             handler = _HANDLERS.get(type(event))
             if handler is not None:
-                handler(self, event)
+                try:
+                    handler(self, event)
+                except FAULTS as error:
+                    raise inconsistent(frame, event, error) from error
         counts = self.counts
         # up to this step what the last one left was held, and while it was computed what it was scheduled with
         held = self._held / self.num_blocks
@@ -125,6 +130,8 @@ class Ledger(BlockLedger):
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _arrived(self, e: ev.Arrived) -> None:
+        if not 0 < e.samples <= MOST_SAMPLES:
+            raise ValueError(f"{e.samples} samples")
         deadline = None if e.deadline == e.expires else e.deadline  # the policy's stand-in for a deadline is none
         record = RequestRecord(e.id, e.number, e.arrival, e.prompt_tokens, e.group, e.priority, e.samples, deadline)
         self.records.append(record)
@@ -148,6 +155,8 @@ class Ledger(BlockLedger):
             self.notes.append(e)
 
     def _leave_queue(self, group: str) -> None:
+        if not self._queued[group]:
+            raise ValueError(f"nobody of group {group!r} waits")
         self._queued[group] -= 1
         if not self._queued[group]:
             del self._queued[group]

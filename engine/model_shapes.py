@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vtop.engine.errors import BadValue
+from vtop.engine.user_files import read_json
 
 MOST_SIZE = 1_000_000_000
 MOST_PARAMETERS = 1e15
@@ -106,12 +106,7 @@ def model_shape(name: str) -> ModelShape:
 
 
 def _from_config(path: Path) -> ModelShape:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadValue("model_shape", str(path), f"cannot be read as JSON ({error})") from None
-    except RecursionError:
-        raise BadValue("model_shape", str(path), "is nested too deeply; give the config.json of a decoder") from None
+    config = read_json("model_shape", path, "the config.json of a decoder")
     if not isinstance(config, dict):
         raise BadValue("model_shape", str(path), "is no model configuration")
     layers = _whole(config, path, "num_hidden_layers", "n_layer")

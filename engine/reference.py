@@ -9,7 +9,6 @@ to it (TTFT near saturation multiplies an error of the steps three to six times)
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,8 +23,10 @@ from vtop.engine.ledger import Ledger
 from vtop.engine.ledger_records import RequestRecord
 from vtop.engine.measures import SHARES
 from vtop.engine.metrics import COMPLETED, percentile
+from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
 from vtop.engine.simulator import SimResult, Simulation, simulate
 from vtop.engine.traces import MeasuredRequest, read_measured, shipped_settings, shipped_trace, trace_format
+from vtop.engine.user_files import read_toml
 from vtop.engine.workload import Job, Workload
 
 METRICS = ("ttft", "tpot", "e2e")
@@ -125,7 +126,7 @@ def reference_pair(name: str) -> Pair:
         raise BadValue("--reference", name, f"choose one of {', '.join(REFERENCES)}")
     measured = sorted(read_measured(shipped_trace(name)), key=lambda r: r.queued)
     path = shipped_settings(name)
-    settings = tomllib.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+    settings = read_toml("reference", path) if path is not None else {}
     settings.pop("model", None)  # the card's
     blocks = settings.pop("num_gpu_blocks", None)
     size = int(settings.get("block_size", 16))
@@ -208,6 +209,8 @@ def recorded_config(recording: Recording, config: EngineConfig) -> EngineConfig:
     for name in known - {"preset"}:
         if getattr(config, name) != getattr(default, name):
             values[name] = getattr(config, name)
+        elif name == OPTION and FILE_MARK in str(values.get(name)):
+            raise BadValue(name, values[name], f"{recording.path.name}: {NOT_FROM_DATA}")
     return EngineConfig(**values)
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
@@ -29,7 +28,9 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.cost_model import HingeCost
 from vtop.engine.errors import BadValue
 from vtop.engine.option_types import check_option
+from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
 from vtop.engine.simulator import Simulation
+from vtop.engine.user_files import read_toml
 from vtop.engine.workload import Job, Workload
 
 _TOP = {"title": str, "look": str, "card": str, "until": float, "engine": dict, "cost": dict, "jobs": list,
@@ -167,14 +168,7 @@ def find_scenario(name: str) -> Scenario:
 
 def load_scenario(path: Path) -> Scenario:
     """Read and check a file, to the last job and check of every variant. Raises BadValue."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadValue("scenario", str(path), f"cannot be read ({error.strerror})") from None
-    except ValueError as error:  # of TOML, of UTF-8, and of numbers with thousands of digits
-        raise BadValue("scenario", str(path), f"is no TOML ({error})") from None
-    except RecursionError:
-        raise BadValue("scenario", str(path), "is nested too deeply; give tables as the README shows them") from None
+    data = read_toml("scenario", path, "a TOML file with tables as the README shows them")
     reader = _Reader(path.name)
     reader.keys("", data, _TOP)
     if "until" in data and not 0 < data["until"] <= MOST_SECONDS:
@@ -281,6 +275,8 @@ class _Reader:
         for key, value in entry.items():
             if key not in known:
                 raise BadValue(f"{where}.{key}", value, f"{self.source}: no such option{_nearest(key, known)}")
+            if key == OPTION and isinstance(value, str) and FILE_MARK in value:
+                raise BadValue(f"{where}.{key}", value, f"{self.source}: {NOT_FROM_DATA}")
             try:
                 check_option(key, value)
             except BadValue as error:

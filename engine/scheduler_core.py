@@ -73,6 +73,10 @@ class SchedulerCore(SchedulerState):
             self._tell_freed(seq, self.blocks.free(seq))
             self.blocks.host.drop(seq)
             self.blocks.forget_sequence(seq)
+        rest = [seq for seq in request.sequences if not seq.ended]
+        for seq in rest[1:]:
+            if seq.num_output and request.beam is None:  # a sample of its own, with text that may be held back
+                self._tell_ended(seq, reason, stop_reason, message)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
         self._tell_result(request, reason)
@@ -85,7 +89,7 @@ class SchedulerCore(SchedulerState):
                 text=self._outputs.close(request),
                 stop_reason=stop_reason,
                 message=message,
-                seq=next((seq.index for seq in request.sequences if not seq.ended), 0),
+                seq=rest[0].index if rest else 0,
             )
         )
 
@@ -220,15 +224,18 @@ class SchedulerCore(SchedulerState):
         self._tell_freed(seq, self.blocks.free(seq))
         self.blocks.host.drop(seq)
         self.blocks.forget_sequence(seq)
-        text = self._outputs.end(seq, reason, stop_reason)
-        self._events.append(
-            ev.SequenceFinished(request.request_id, seq.index, reason.value, seq.num_output, text, stop_reason, message)
-        )
+        self._tell_ended(seq, reason, stop_reason, message)
         if last:
             best = request.chosen()[0]
             assert best.finish_reason is not None
             text = message if best.finish_reason is reason else ""
             self.finish(request, best.finish_reason, stop_reason=best.stop_reason, message=text)
+
+    def _tell_ended(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
+        name, text = seq.request.request_id, self._outputs.end(seq, reason, stop_reason)
+        self._events.append(
+            ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
+        )
 
     def fork_beam(self, parent: Sequence, child: Sequence) -> None:
         """`child` goes on from where `parent` is, with the same blocks."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.frame_faults import FAULTS, MOST_SAMPLES, InconsistentFrame, inconsistent
 from vtop.engine.request import Phase, RequestStatus
 from vtop.engine.state_block_fold import BLOCK_HANDLERS, BlockFold
 from vtop.engine.state_blocks import FREE
@@ -29,9 +30,9 @@ class EngineState(BlockFold):
     """
 
     def apply(self, frame: ev.Frame) -> None:
-        """Take the next Frame. Raises ValueError when a Frame is missing between the last one and this one."""
+        """Take the next Frame. Raises InconsistentFrame when it does not follow from those before."""
         if frame.serial != self.serial + 1:
-            raise ValueError(f"frame {frame.serial} does not follow {self.serial}")
+            raise InconsistentFrame(frame, None, f"the last one was {self.serial}")
         before, used = self.time, self._share_used
         self.serial = frame.serial
         self.step = frame.step
@@ -47,7 +48,10 @@ class EngineState(BlockFold):
             kind = type(event)
             if kind in _DECISIONS:
                 self._remember(event)
-            _HANDLERS[kind](self, event)
+            try:
+                _HANDLERS[kind](self, event)
+            except FAULTS as error:
+                raise inconsistent(frame, event, error) from error
         # up to this step what the last one left was held, and while it was computed what it was scheduled with
         held = self.last_step.used / max(1, self.num_blocks) if frame.ran else self._share_used
         self.totals.kv_seconds += used * (self.began - before) + held * (frame.time - self.began)
@@ -73,6 +77,10 @@ class EngineState(BlockFold):
         history.append(Told(self.step, self.began, event))
 
     def _arrived(self, e: ev.Arrived) -> None:
+        if e.id in self.requests:
+            raise ValueError(f"{e.id!r} is alive")
+        if not 0 < e.samples <= MOST_SAMPLES:
+            raise ValueError(f"{e.samples} samples")
         view = RequestView(
             id=e.id,
             number=e.number,

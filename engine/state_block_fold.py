@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.config import MOST_BLOCKS
 from vtop.engine.request import RequestStatus
 from vtop.engine.state_blocks import FREE
 from vtop.engine.state_view import StateView
@@ -141,6 +142,8 @@ class BlockFold(StateView):
         self._let_go(view, e.block)
 
     def _pool_resized(self, e: ev.PoolResized) -> None:
+        if e.before != self.num_blocks or not 0 < e.after <= MOST_BLOCKS:
+            raise ValueError(f"{e.before} to {e.after} blocks, of {self.num_blocks}")
         self._resize(e.before, e.after)
 
 

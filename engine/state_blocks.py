@@ -46,6 +46,8 @@ class BlockHolders:
         return int(np.count_nonzero(self.host_ref_count))
 
     def _hold(self, view: RequestView, block: int) -> None:
+        if block < 0:
+            raise IndexError(f"block {block}")
         if self.ref_count[block] == 0:
             self.used += 1
         else:
@@ -54,6 +56,8 @@ class BlockHolders:
         self.owner[block] = view.number
 
     def _let_go(self, view: RequestView, block: int) -> None:
+        if block < 0 or self.ref_count[block] == 0:
+            raise IndexError(f"block {block} is not held")
         self.ref_count[block] -= 1
         sharers = self._sharers.get(block)
         if sharers is not None:

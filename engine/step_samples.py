@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from vtop.engine import events as ev
 from vtop.engine.cost_model import StepLoad
+from vtop.engine.frame_faults import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.journal import Recording
 
 
@@ -34,7 +35,7 @@ class StepSample:
 
 
 def step_samples(recording: Recording) -> list[StepSample]:
-    """The steps that computed something, in order; failed ones are left out. Raises BadValue for a damaged file."""
+    """The steps that computed something, in order; failed ones are left out. Raises BadValue, InconsistentFrame."""
     tracker = _Tracker()
     return [sample for frame in recording.frames() if (sample := tracker.apply(frame)) is not None]
 
@@ -50,33 +51,38 @@ class _Tracker:
     def apply(self, frame: ev.Frame) -> StepSample | None:
         load, times, failed = StepLoad(), None, False
         for event in frame.events:
-            match event:
-                case ev.Arrived():
-                    self._prompts[event.id] = event.prompt_tokens
-                    self._samples[event.id] = event.samples
-                case ev.PrefixLookup():
-                    self._computed[event.id, event.seq] = event.hit
-                case ev.BlocksFreed():
-                    self._computed.pop((event.id, event.seq), None)
-                case ev.Forked():
-                    parent = self._computed.get((event.id, event.parent), 0)
-                    shared = parent if event.prompt_tokens is None else event.prompt_tokens
-                    self._computed[event.id, event.child] = shared
-                case ev.SwappedOut() | ev.SwappedIn():
-                    load.swapped += len(event.pairs)
-                case ev.SwapOutFailed():
-                    for seq in range(self._samples.get(event.id, 1)):
-                        self._computed.pop((event.id, seq), None)
-                case ev.CopiedOnWrite():
-                    load.copied += 1
-                case ev.Scheduled():
-                    self._schedule(event, load)
-                case ev.StepTimes():
-                    times = event
-                case ev.StepFailed():
-                    failed = True
-                case ev.Finished():
-                    self._forget(event.id)
+            try:
+                match event:
+                    case ev.Arrived():
+                        if not 0 < event.samples <= MOST_SAMPLES:
+                            raise ValueError(f"{event.samples} samples")
+                        self._prompts[event.id] = event.prompt_tokens
+                        self._samples[event.id] = event.samples
+                    case ev.PrefixLookup():
+                        self._computed[event.id, event.seq] = event.hit
+                    case ev.BlocksFreed():
+                        self._computed.pop((event.id, event.seq), None)
+                    case ev.Forked():
+                        parent = self._computed.get((event.id, event.parent), 0)
+                        shared = parent if event.prompt_tokens is None else event.prompt_tokens
+                        self._computed[event.id, event.child] = shared
+                    case ev.SwappedOut() | ev.SwappedIn():
+                        load.swapped += len(event.pairs)
+                    case ev.SwapOutFailed():
+                        for seq in range(self._samples.get(event.id, 1)):
+                            self._computed.pop((event.id, seq), None)
+                    case ev.CopiedOnWrite():
+                        load.copied += 1
+                    case ev.Scheduled():
+                        self._schedule(event, load)
+                    case ev.StepTimes():
+                        times = event
+                    case ev.StepFailed():
+                        failed = True
+                    case ev.Finished():
+                        self._forget(event.id)
+            except FAULTS as error:
+                raise inconsistent(frame, event, error) from error
         if times is None or failed or not load.tokens:
             return None
         whole = times.schedule + times.prepare + times.model + times.sample + times.commit

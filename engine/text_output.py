@@ -87,7 +87,7 @@ class TextOutput:
             text = detokenizer.push(sampled.token_id)
         stops = entry.stops[seq.index]
         if stops is not None:
-            text, matched = stops.push(text, search=free)
+            text, matched = stops.push(text, detokenizer.open_text if detokenizer is not None else "", search=free)
             if matched is not None:
                 entry.detokenizers[seq.index] = entry.stops[seq.index] = None  # nothing after it is shown
                 sample.append_text(text)
@@ -195,8 +195,7 @@ class TextOutput:
         detokenizer, stops = entry.detokenizers[index], entry.stops[index]
         text = detokenizer.flush() if detokenizer is not None else ""
         if stops is not None:
-            text, _ = stops.push(text, search=False)
-            text += stops.flush()
+            text = stops.push(text, search=False)[0] + stops.flush()
         return text
 
 

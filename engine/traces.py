@@ -51,6 +51,7 @@ JSON_FORMATS = (
     _format("mooncake", lines.mooncake, "timestamp", "input_length", "output_length"),
     _format("vllm-log", lines.vllm_log, "request_id", "input_toks", "output_toks", "arrival_time"),
     _format("sharegpt", sharegpt.sharegpt, "conversations"),
+    _format("sharegpt", sharegpt.sharegpt, "messages"),
     _format("vtop-recording", recording, "schema", "engine_time", "num_blocks"),
 )
 TABLE_FORMATS = (

@@ -21,8 +21,10 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     here = [o for o in outcomes if shared and o.rate == shared[-1] and o.curves is not None]
     if not here:
         return "no rate at which every policy ran"
-    figure, axes = grid(1, 3, 3.9, 3.6)
     names = policies(here)
+    if not any(_values(here, name, "e2e") for name in names):
+        return "no request ended by itself"
+    figure, axes = grid(1, 3, 3.9, 3.6)
     styles = looks(policies(outcomes))
     for axis, (key, title) in zip(axes, TITLES.items(), strict=True):
         seen = []

@@ -20,8 +20,10 @@ def rates(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def common_rates(outcomes: Sequence[Outcome]) -> list[float | None]:
-    """Rates at which every policy ran, ascending; [None] for a trace as it is."""
+    """Rates at which every policy ran, ascending; [None] for a trace as it is, [] without runs."""
     names = policies(outcomes)
+    if not names:
+        return []
     ran = {(o.policy, o.rate) for o in outcomes}
     found: list[float | None] = [rate for rate in rates(outcomes) if all((name, rate) in ran for name in names)]
     return found or ([None] if all((name, None) in ran for name in names) else [])

@@ -27,6 +27,8 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     small = [o for o in outcomes if o.curves is not None and o.curves.spans]
     rate, curves = one_each(small)
     shown, more = first_panels(curves)
+    if not any(o.curves and o.curves.records for o in outcomes):
+        return "no request was accepted"
     if not shown:
         return f"no run of at most {SPANS_OF} requests"
     columns = min(3, len(shown)) if len(shown) != 4 else 2

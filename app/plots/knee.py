@@ -24,7 +24,16 @@ def knees(outcomes: Sequence[Outcome]) -> dict[str, float]:
     found = {}
     for policy in policies(outcomes):
         shares = [
-            (rate, _mean([_served(o.curves.records) for o in outcomes if _is(o, policy, rate) and o.curves]))
+            (
+                rate,
+                _mean(
+                    [
+                        _served(o.curves.records)
+                        for o in outcomes
+                        if _is(o, policy, rate) and o.curves and o.curves.records
+                    ]
+                ),
+            )
             for rate in rates(outcomes)
         ]
         known = [(rate, share) for rate, share in shares if share is not None]

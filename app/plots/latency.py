@@ -44,6 +44,8 @@ class Point:
 def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     if len(rates(outcomes)) < 2:
         return "one rate; give two or more with --rates"
+    if not any(o.measures["completed"] for o in outcomes):
+        return "no request ended by itself"
     panels = _panels(outcomes)
     columns = 2 if len(panels) <= 4 else 3
     figure, axes = grid(-(-len(panels) // columns), columns, 3.9, 3.0)

@@ -33,6 +33,8 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
         for row in rows(outcomes)
         if row.mean["ttft_mean"] > 0
     ]
+    if not places:
+        return "no run gave a token"
     if len(places) < 2:
         return "one run; give several policies or rates"
     figure, (axis,) = grid(1, 1, 8.6, 5.2)

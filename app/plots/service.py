@@ -25,6 +25,8 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     rate, curves = one_each(outcomes)
     shown, more = first_panels({policy: c for policy, c in curves.items() if c.series})
     sizes = Counter(r.group for _, run in shown for r in run.records)
+    if not sizes:
+        return "no request was accepted"
     if len(sizes) < 2:
         return "one group; give two or more with --groups"
     groups = [group for group, _ in sizes.most_common(MOST_GROUPS)]

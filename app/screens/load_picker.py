@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +19,7 @@ from vtop.app.safe_text import fit, shorten
 from vtop.app.screens.form import Field, FormScreen
 from vtop.engine.errors import BadValue
 from vtop.engine.scenario import Scenario, load_scenario
+from vtop.engine.user_files import read_toml
 from vtop.engine.user_folders import typed_path
 
 BURST, FILE = "burst", "file"  # scenarios' ids begin with a mark, so that one may be called so
@@ -83,8 +83,8 @@ class LoadPicker(ModalScreen[str | None]):
 def _head(path: Path) -> tuple[str, str]:
     """Title and what to look at; the rest is read and checked when it is chosen."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = read_toml("scenario", path)
+    except BadValue:
         return path.name, ""
     return str(data.get("title", path.stem)), str(data.get("look", ""))
 

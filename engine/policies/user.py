@@ -16,6 +16,7 @@ from vtop.engine.policies.base import Move, Policy
 from vtop.engine.policies.user_calls import call_user
 from vtop.engine.policy_spec import FILE_MARK, OPTION
 from vtop.engine.request import Request, SamplingParams, new_request
+from vtop.engine.user_files import read_bytes
 from vtop.engine.user_folders import typed_path
 
 REMEDY_KEY = "key(request) must return a finite number, or a tuple of them of one length"
@@ -113,9 +114,9 @@ def load_user_policy(spec: str) -> UserPolicy:
     path_text, _, class_name = spec.rpartition(FILE_MARK)
     path = typed_path(path_text + ".py")
     try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise BadValue(OPTION, spec, f"{path} cannot be read ({error.strerror})") from error
+        source = read_bytes(OPTION, path, "a Python file with the class")
+    except BadValue as error:
+        raise BadValue(OPTION, spec, f"{path} {error.remedy}") from error
     # Not through the import system: its cache goes by size and whole seconds, and would miss a quick edit.
     module = ModuleType(f"vtop_user_policy.{path.stem}")
     module.__file__ = str(path)

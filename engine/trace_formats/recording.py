@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.frame_faults import FAULTS, inconsistent
 from vtop.engine.journal import Recording
 from vtop.engine.trace_formats.draft import Draft
 
@@ -31,7 +32,7 @@ class _Seen:
 
 
 def recording(path: Path) -> Iterator[Draft]:
-    """Requests in order of arrival. Raises BadValue.
+    """Requests in order of arrival. Raises BadValue, InconsistentFrame.
 
     Refused requests are none. What prompts shared is not told, since a recording holds no token ids. Requests that
     were cut short (time-out, capacity, failure, end of the recording) have the length that they asked for.
@@ -40,29 +41,36 @@ def recording(path: Path) -> Iterator[Draft]:
     seen: list[_Seen] = []
     for frame in Recording(path).frames():
         for event in frame.events:
-            if isinstance(event, ev.Arrived):
-                alive[event.id] = request = _Seen(event)
-                seen.append(request)
-            elif isinstance(event, ev.Tokens):
-                for index, request_id in enumerate(event.ids):
-                    if found := alive.get(request_id):
-                        seq = event.seqs[index] if event.seqs else 0
-                        found.tokens[seq] = found.tokens.get(seq, 0) + 1
-            elif isinstance(event, ev.Forked) and event.prompt_tokens is None:
-                if found := alive.get(event.id):
-                    found.tokens[event.child] = found.tokens.get(event.parent, 0)
-            elif isinstance(event, ev.SequenceFinished):
-                if found := alive.get(event.id):
-                    found.tokens[event.seq] = event.output_tokens
-            elif isinstance(event, ev.Searched):
-                if found := alive.get(event.id):
-                    found.tokens = {0: max((len(output.tokens) for output in event.outputs), default=0)}
-            elif isinstance(event, ev.Finished) and (found := alive.pop(event.id, None)):
-                found.reason = event.reason
-                if found.arrived.samples == 1:
-                    found.tokens = {0: event.output_tokens}
+            try:
+                _take(event, alive, seen)
+            except FAULTS as error:
+                raise inconsistent(frame, event, error) from error
     for request in seen:
         yield _draft(request)
+
+
+def _take(event: ev.AnyEvent, alive: dict[str, _Seen], seen: list[_Seen]) -> None:
+    if isinstance(event, ev.Arrived):
+        alive[event.id] = request = _Seen(event)
+        seen.append(request)
+    elif isinstance(event, ev.Tokens):
+        for index, request_id in enumerate(event.ids):
+            if found := alive.get(request_id):
+                seq = event.seqs[index] if event.seqs else 0
+                found.tokens[seq] = found.tokens.get(seq, 0) + 1
+    elif isinstance(event, ev.Forked) and event.prompt_tokens is None:
+        if found := alive.get(event.id):
+            found.tokens[event.child] = found.tokens.get(event.parent, 0)
+    elif isinstance(event, ev.SequenceFinished):
+        if found := alive.get(event.id):
+            found.tokens[event.seq] = event.output_tokens
+    elif isinstance(event, ev.Searched):
+        if found := alive.get(event.id):
+            found.tokens = {0: max((len(output.tokens) for output in event.outputs), default=0)}
+    elif isinstance(event, ev.Finished) and (found := alive.pop(event.id, None)):
+        found.reason = event.reason
+        if found.arrived.samples == 1:
+            found.tokens = {0: event.output_tokens}
 
 
 def _draft(request: _Seen) -> Draft:

@@ -1,4 +1,4 @@
-"""ShareGPT dumps: lengths of the first question and answer of every conversation. Their text is not kept."""
+"""ShareGPT dumps: lengths of the first question that was answered in every conversation. Their text is not kept."""
 
 from __future__ import annotations
 
@@ -32,21 +32,55 @@ def estimated_tokens(text: str) -> int:
 
 
 def sharegpt(path: Path, count_tokens: Callable[[str], int] = estimated_tokens) -> Iterator[Draft]:
-    """All at 0 s: a dump has no arrivals. Conversations without an answer count as failed."""
+    """All at 0 s: a dump has no arrivals. The first question that was answered counts, with the system's text before
+    it; conversations without one count as failed."""
     for place, conversation in _conversations(path):
-        turns = conversation.get("conversations")
+        turns = conversation.get("conversations", conversation.get("messages"))
         if not isinstance(turns, list):
             raise place.bad(turns, "is no list of turns", "conversations")
-        first = [_tokens(place, turn, count_tokens) for turn in turns[:2]]
-        prompt, output = first if len(first) == 2 else (1, 0)
-        yield Draft(0.0, prompt, output)
+        question, answer = _first_answered([_turn(place, turn) for turn in turns])
+        prompt, output = (min(count_tokens(text), MAX_TOKENS) if text else 0 for text in (question, answer))
+        yield Draft(0.0, prompt if answer else 1, output)
 
 
-def _tokens(place: Place, turn: Any, count_tokens: Callable[[str], int]) -> int:
-    text = turn.get("value") if isinstance(turn, dict) else None
-    if not isinstance(text, str):
-        raise place.bad(turn, 'is no turn; use {"from": ..., "value": text}', "conversations")
-    return min(count_tokens(text), MAX_TOKENS)
+_ROLES = {"user": "human", "assistant": "gpt", "chatgpt": "gpt", "model": "gpt", "developer": "system"}
+
+
+def _turn(place: Place, turn: Any) -> tuple[str, str]:
+    """Who speaks, and what: {"from", "value"} or {"role", "content"}; content may be null, or a list with texts."""
+    who, text = None, None
+    if isinstance(turn, dict):
+        who, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content", ""))
+    if text is None:  # an answer that calls a tool and says nothing
+        text = ""
+    if isinstance(text, list):
+        text = "\n".join(part["text"] for part in text if isinstance(part, dict) and isinstance(part.get("text"), str))
+    if not isinstance(text, str) or not isinstance(who, str):
+        remedy = 'is no turn; use {"from": "human" or "gpt", "value": text} or {"role": ..., "content": text}'
+        raise place.bad(turn, remedy, "conversations")
+    return _ROLES.get(who, who), text
+
+
+def _first_answered(turns: list[tuple[str, str]]) -> tuple[str, str]:
+    """The texts of the first human turn that a gpt turn follows, and of that; turns of one role in a row are one.
+
+    What the system says belongs to the question. Both are empty when nothing is answered.
+    """
+    system: list[str] = []
+    asked: list[str] = []
+    answer: list[str] = []
+    for who, text in turns:
+        if who == "gpt" and asked:
+            answer.append(text)
+        elif answer:
+            break
+        elif who == "system":
+            system.append(text)
+        elif who == "human":
+            asked.append(text)
+        else:  # an opening of the model, or a tool: what was asked before it got no answer
+            asked = []
+    return ("\n".join(system + asked), "\n".join(answer)) if answer else ("", "")
 
 
 def _conversations(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,9 +21,11 @@ from typing import IO, Any
 
 import msgspec
 
+from vtop.engine import user_files
 from vtop.engine.errors import BadValue
+from vtop.engine.user_files import GZIP_MAGIC, CountedReader
 
-GZIP_MAGIC = b"\x1f\x8b"
+A_TRACE = "a file with a trace"
 MAX_LINE = 1 << 24  # bytes
 MAX_TOKENS = 10_000_000  # of one prompt or output; models take far fewer
 MAX_SECONDS = 1e15  # a wall clock in milliseconds fits
@@ -38,29 +42,33 @@ class Place:
     path: Path
     line: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The file's, printable."""
+        return "".join(c if c.isprintable() else "?" for c in self.path.name)
+
     def bad(self, value: object, remedy: str, column: str = "") -> BadValue:
         """The error for a value at this place."""
-        name = "".join(c if c.isprintable() else "?" for c in self.path.name)
-        where = name if self.line is None else f"{name}, line {self.line}"
+        where = self.name if self.line is None else f"{self.name}, line {self.line}"
         return BadValue(f"{where}, {column}" if column else where, value, remedy)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes, unzipped when its first bytes say gzip. Raises BadValue when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            zipped = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            if zipped:
-                with gzip.open(file) as unzipped:
-                    yield unzipped  # type: ignore[misc]
-            else:
-                yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Place(path).bad(str(path), f"is damaged gzip ({error}); fetch it again") from error
-    except OSError as error:
-        raise Place(path).bad(str(path), f"cannot be read ({error.strerror or error})") from error
+    name = Place(path).name
+    with user_files.opened(name, path, A_TRACE) as file:
+        zipped = file.read(2) == GZIP_MAGIC
+        file.seek(0)
+        if not zipped:
+            yield file
+            return
+        try:
+            with gzip.open(file) as unzipped:
+                size = os.fstat(file.fileno()).st_size
+                yield io.BufferedReader(CountedReader(name, path, unzipped, size), _CHUNK)  # type: ignore[arg-type]
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise BadValue(name, str(path), f"is damaged gzip ({error}); fetch it again") from error
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[Place, str]]:
@@ -81,25 +89,15 @@ def first_line(path: Path) -> tuple[Place, str] | None:
     """
     head = bytearray()  # from the first byte that is not blank
     lines_before = 0
-    try:
-        with path.open("rb") as file:
-            data = file.read(_CHUNK)
-            unzip = zlib.decompressobj(31) if data[:2] == GZIP_MAGIC else None
-            start = codecs.BOM_UTF8
-            while data:
-                more = unzip.decompress(data) if unzip else data
-                if not head:
-                    text = more.removeprefix(start).lstrip()
-                    lines_before += more[: len(more) - len(text)].count(b"\n")
-                    start, more = b"", text
-                head += more
-                if head[:1] == b"[" or b"\n" in more or len(head) > MAX_LINE:
-                    break
-                data = file.read(_CHUNK)
-    except zlib.error as error:
-        raise Place(path).bad(str(path), f"is damaged gzip ({error}); fetch it again") from error
-    except OSError as error:
-        raise Place(path).bad(str(path), f"cannot be read ({error.strerror})") from error
+    start = codecs.BOM_UTF8
+    for more in user_files.pieces(Place(path).name, path, A_TRACE):
+        if not head:
+            text = more.removeprefix(start).lstrip()
+            lines_before += more[: len(more) - len(text)].count(b"\n")
+            start, more = b"", text
+        head += more
+        if head[:1] == b"[" or b"\n" in more or len(head) > MAX_LINE:
+            break
     if not head:
         return None
     place = Place(path, lines_before + 1)

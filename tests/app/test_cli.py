@@ -31,7 +31,7 @@ def no_settings_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["run", "--headless"], "give --prompt, --prompts FILE or --burst N"),
         (["run", "--headless", "--burst", "-1"], "--burst = -1"),
         (["run", "--headless", "--burst", "2", "--burst-lengths", "tall"], "choose one of fixed"),
-        (["run", "--headless", "--prompts", "/no/such"], "--prompts = '/no/such': No such file"),
+        (["run", "--headless", "--prompts", "/no/such"], "--prompts = '/no/such': cannot be read (No such file"),
         (["run", "--headless", "--prompt", "x", "--duration", "0"], "--duration = 0"),
         (["run", "--json"], "--json = True: it goes with --headless"),
         (["run", "--record", "/no/such/file"], "--record = '/no/such/file'"),

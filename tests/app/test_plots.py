@@ -172,3 +172,33 @@ def test_drift_counts_only_while_both_groups_wait() -> None:
     series = [Sample(t / 2, 0, 0, 0, 0, 0, 0, {"A": float(t * t), "B": float(t)}) for t in range(18)]
     # A - B is t² - t at time t/2: from time 1 (2) to before 2 (6), and from 3 (30) to before 4 (42)
     assert drifts(records, series) == [([1.0, 1.5], [0.0, 4.0]), ([3.0, 3.5], [0.0, 12.0])]
+
+
+def test_large_runs_are_drawn_without_the_figure_of_single_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Phases of requests are kept of small runs only; by default a run has 1,000 requests."""
+    monkeypatch.setattr("vtop.engine.compare.SPANS_OF", 5)
+    outcomes = compare("fcfs,sjf", "2,20", requests=12)
+    assert not any(o.curves and o.curves.spans for o in outcomes)
+    made = [path.name for path in plots.draw_all(tmp_path, outcomes)]
+    assert sorted(made) == sorted(name for name in ALL if name != "gantt.png")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("not drawn: gantt (no run of at most ")
+
+
+def test_runs_without_a_request_that_ended_cost_a_line_per_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every request is refused: its prompt never fits the pool."""
+    arguments = SimArguments(policies="fcfs,sjf", rates="2,20", requests=5, prompt_tokens="900", groups="A=0.5,B=0.5")
+    outcomes = run_cases(sim_work.cases(arguments, EngineConfig(num_gpu_blocks_override=4)), curves=True)
+    assert plots.draw_all(tmp_path, outcomes) == []
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].split()[0] for line in lines] == list(plots.FIGURES)
+
+
+@pytest.mark.parametrize("name", plots.FIGURES)
+def test_no_runs_are_no_figure(name: str) -> None:
+    with drawing():
+        assert isinstance(plots.draw_one(name, []), str)

@@ -169,21 +169,24 @@ def test_refusals_and_notes_of_a_scenario_are_told(capsys: pytest.CaptureFixture
     file.write_text(
         '[engine]\nnum_gpu_blocks_override = 32\n[[jobs]]\nid = "a"\nprompt = 8\noutput = 4\n'
         '[[jobs]]\nid = "big"\nprompt = 4000\noutput = 4\n[variants.plain]\n'
-        f"[variants.late]\nengine = {{ scheduling_policy = '{policy}:Late', max_num_seqs = 2 }}\n",
+        "[variants.late]\nengine = { max_num_seqs = 2 }\n",
         encoding="utf-8",
     )
-    assert main(["sim", "--scenario", str(file), "--seed", "3"]) == 1  # as with --policies: what failed is told
-    refused, *late = capsys.readouterr().err.splitlines()
-    assert refused.startswith("vtop: variant plain, seed 3: 1 refused (never-fits), as in: ")
-    assert late[0].startswith("vtop: variant late, seed 3: ") and "on_tokens failed" in late[0]
-    assert "1 refused" in late[1] and "\x1b" not in late[0] and len(late) == 2
-    assert main(["sim", "--scenario", str(file), "--json"]) == 1
+    own = ["--scheduling-policy", f"{policy}:Late"]  # code comes from the command line only
+    assert main(["sim", "--scenario", str(file), *own, "--seed", "3"]) == 1  # as with --policies: what failed is told
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    for variant, (late, refused) in zip(("plain", "late"), (lines[:2], lines[2:]), strict=True):
+        assert late.startswith(f"vtop: variant {variant}, seed 3: ") and "on_tokens failed" in late
+        assert "1 refused (never-fits), as in: " in refused and "\x1b" not in late
+    assert main(["sim", "--scenario", str(file), *own, "--json"]) == 1
     variants = json.loads(capsys.readouterr().out)["variants"]
-    assert variants["plain"]["notes"] == [] and variants["late"]["notes"][0]["level"] == "error"
+    assert [v["notes"][0]["level"] for v in variants.values()] == ["error", "error"]
     assert [v["refusals"]["never-fits"]["count"] for v in variants.values()] == [1, 1]
     assert [v["config"]["max_num_seqs"] for v in variants.values()] == [64, 2]
-    file.write_text(file.read_text(encoding="utf-8").partition("[variants.late]")[0], encoding="utf-8")
     assert main(["sim", "--scenario", str(file)]) == 0
+    refused, _ = capsys.readouterr().err.splitlines()
+    assert refused.startswith("vtop: variant plain, seed 0: 1 refused (never-fits), as in: ")
 
 
 @pytest.mark.parametrize(

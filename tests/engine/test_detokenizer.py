@@ -1,9 +1,8 @@
-"""Incremental text and stop strings, with real tokenizers trained here on a few lines."""
+"""Incremental text and stop strings, with real tokenizers."""
 
 from __future__ import annotations
 
 import random
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +12,8 @@ from hypothesis import strategies as st
 
 from vtop.engine.detokenizer import REPLACEMENT, Detokenizer
 from vtop.engine.stop import StopStrings
+from vtop_support.tokenizers import TOKENIZERS, byte_level, metaspace
 
-LINES = [
-    "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
-    "def add(a, b):\n    return a + b\n",
-    "Blocks are taken from the free list; blocks go back to the free list.",
-    "naïve café, семь мир, 世界",
-]
 SAMPLES = [
     "ok 👋🏽 семь 世界 👩\u200d👩\u200d👧",
     " leading and  double  spaces ",
@@ -29,61 +23,6 @@ SAMPLES = [
     "a",
     "",
 ]
-
-
-@cache
-def byte_level() -> Any:
-    """Byte-level BPE without merges over non-Latin text: most characters are several tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330,
-        special_tokens=["<end>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(LINES, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
-
-
-@cache
-def metaspace() -> Any:
-    """The SentencePiece kind: spaces as ▁, one prepended and stripped again, bytes as <0xNN>."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    specials = ["<unk>", "<end>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=360, special_tokens=specials[:2], show_progress=False)
-    tokenizer.train_from_iterator([line.replace(" ", "▁") for line in LINES[:3]], trainer)
-    tokenizer.add_tokens([])
-    vocab = tokenizer.get_vocab()
-    model = models.BPE(
-        vocab={**vocab, **{name: len(vocab) + i for i, name in enumerate(specials[2:])}},
-        merges=_merges(tokenizer),
-        byte_fallback=True,
-        unk_token="<unk>",
-        fuse_unk=True,
-    )
-    tokenizer.model = model
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unk>")
-
-
-def _merges(tokenizer: Any) -> list[tuple[str, str]]:
-    import json
-
-    return [tuple(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
-
-
-TOKENIZERS = {"byte-level": byte_level, "metaspace": metaspace}
 
 
 def whole(tokenizer: Any, ids: list[int], skip: bool = True) -> str:
@@ -171,6 +110,38 @@ def test_a_character_begun_in_the_prompt_is_completed() -> None:
     tokenizer = byte_level()
     emoji = tokenizer.encode("🙂", add_special_tokens=False)
     assert "".join(stream(tokenizer, emoji[2:], tail=emoji[:2])) == "🙂"
+
+
+@pytest.mark.parametrize("character", ["世", "é", "🙂"])
+def test_a_long_run_of_byte_tokens_is_shown_as_it_says(character: str) -> None:
+    """240 characters that the vocabulary does not have: the run is cut between characters, wherever it is cut."""
+    tokenizer = metaspace()
+    ids = tokenizer.encode(character * 240, add_special_tokens=False)
+    pieces = stream(tokenizer, ids)
+    assert "".join(pieces) == character * 240 == whole(tokenizer, ids)
+    assert max(map(len, pieces)) < 70, "not kept to the end"
+
+
+@pytest.mark.parametrize("tail", range(1, 14))
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_prompt_tail_that_begins_inside_a_character_adds_nothing(kind: str, tail: int) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    prompt = tokenizer.encode("🙂世🙂", add_special_tokens=False)
+    for text in ("the fox", "世🙂 a"):
+        answer = tokenizer.encode(text, add_special_tokens=False)
+        right = whole(tokenizer, prompt + answer).removeprefix("🙂世🙂")
+        got = "".join(stream(tokenizer, answer, tail=prompt[-tail:]))
+        assert REPLACEMENT not in got
+        if tail >= 4:  # it holds a whole character
+            assert got == right
+
+
+def test_a_prompt_that_ends_inside_a_character_keeps_its_half_to_itself() -> None:
+    tokenizer = byte_level()
+    emoji = tokenizer.encode("🙂", add_special_tokens=False)
+    answer = tokenizer.encode(" a", add_special_tokens=False)
+    assert "".join(stream(tokenizer, answer, tail=emoji[:2])) == " a"
+    assert "".join(stream(tokenizer, [*emoji[2:], *answer], tail=emoji[:2])) == "🙂 a"
 
 
 def test_the_cost_of_a_token_does_not_grow() -> None:

@@ -13,6 +13,7 @@ from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import expected_output
+from vtop_support.stub_engine import WORDS, WordTokenizer
 
 SAMPLES: dict[str, Any] = {"temperature": 1.0}
 
@@ -162,3 +163,23 @@ def test_text_held_back_at_the_end_belongs_to_its_own_sample() -> None:
     assert view is not None
     assert [seq.text for seq in view.sequences] == letters
     assert [sample.text for sample in engine.outputs["a"].outputs] == letters
+
+
+@pytest.mark.parametrize("steps", [1, 3, 8, 15])
+def test_text_held_back_when_a_group_is_aborted_is_told_of_the_sample_whose_it_is(steps: int) -> None:
+    """Both samples may be inside what begins like a stop string."""
+    stop = tuple(f" {word} XX" for word in WORDS)  # so that the last word is always held back
+    engine = AuditedEngine(64, tokenizer=WordTokenizer())
+    engine.add("a", "the cat sat", 60, n=3, stop=stop, **SAMPLES)
+    for _ in range(steps):
+        engine.step()
+    engine.engine.abort_request("a")
+    engine.engine.flush()
+    engine.step()
+    outputs = engine.outputs["a"].outputs
+    seen = engine.state.find("a")
+    assert seen is not None
+    assert [seq.text for seq in seen.sequences] == [output.text for output in outputs]
+    assert all(output.text.count(" ") == len(output.token_ids) > 0 for output in outputs), "every word is there"
+    ended = [seq.finish_reason for seq in seen.sequences]
+    assert ended.count("abort") == 2 and seen.finish_reason == "abort", "the last one ends with its request"

@@ -131,7 +131,7 @@ def test_a_file_of_ones_own_works_like_the_gallery(tmp_path: Path) -> None:
         ('title = "mine"', 'title = "mine"\nuntil = nan', "until", "number"),
         ('title = "mine"', 'title = "mine"\nuntil = inf', "until", "number"),
         ('title = "mine"', f'title = "mine"\nuntil = 1{"0" * 400}', "until", "number"),
-        ('title = "mine"', f'title = "mine"\nuntil = 1{"0" * 5000}', "scenario", "is no TOML"),
+        ('title = "mine"', f'title = "mine"\nuntil = 1{"0" * 5000}', "scenario", "is not TOML"),
         ('title = "mine"', f"title = {'[' * 5000}", "scenario", "nested too deeply"),
         ("every = 0.5", "every = 0.5\ntimeout = 0", "jobs[0].timeout", "above 0"),
         ("every = 0.5", f"every = 0.5\ndeadline = 1{'0' * 400}", "jobs[0].deadline", "number"),
@@ -143,7 +143,7 @@ def test_a_file_of_ones_own_works_like_the_gallery(tmp_path: Path) -> None:
         ('title = "mine"', 'title = "mine"\ncard = "rtx4080"', "card", "did you mean rtx4090?"),
         ("[[jobs]]", "[cost]\nc7 = 1.0\n[[jobs]]", "cost.c7", "no such time"),
         ("[variants.plain]", "[variants.a-b]", "variants.a-b", "letters"),
-        ("= 40", "= = 40", "scenario", "is no TOML"),
+        ("= 40", "= = 40", "scenario", "is not TOML"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, old: str, new: str, field: str, remedy: str) -> None:

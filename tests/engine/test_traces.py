@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,10 @@ def log_row(name: str, arrival: float, *times: float) -> str:
 
 
 def say(*texts: str) -> dict[str, object]:
-    return {"id": "x", "conversations": [{"from": "human", "value": text} for text in texts]}
+    return {
+        "id": "x",
+        "conversations": [{"from": who, "value": text} for who, text in zip(cycle(["human", "gpt"]), texts)],
+    }
 
 
 # format -> (lines, [(at, prompt, output)])
@@ -258,7 +263,7 @@ def test_damaged_files(tmp_path: Path) -> None:
             read_trace(path)
     with pytest.raises(BadValue, match="cannot be read"):
         read_trace(tmp_path / "missing")
-    with pytest.raises(BadValue, match="cannot be read"):
+    with pytest.raises(BadValue, match="is a folder; give a file with a trace"):
         read_trace(tmp_path)
 
 
@@ -322,3 +327,55 @@ def test_a_recording_cut_before_its_first_request(tmp_path: Path) -> None:
     path.write_bytes(gzip.decompress(path.read_bytes()))
     with pytest.raises(BadValue, match="holds no request"):
         read_trace(path)
+
+
+def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"from": who, "value": text} for who, text in pairs]
+
+
+@pytest.mark.parametrize(
+    ("conversation", "texts"),
+    [
+        (turns(("human", "q"), ("gpt", "a"), ("human", "more"), ("gpt", "b")), ("q", "a")),
+        (turns(("gpt", "hello"), ("human", "q"), ("gpt", "a")), ("q", "a")),
+        (turns(("system", "rules"), ("human", "q"), ("gpt", "a")), ("rules\nq", "a")),
+        (turns(("human", "q"), ("system", "rules"), ("gpt", "a")), ("rules\nq", "a")),
+        (turns(("human", "q"), ("human", "and"), ("gpt", "a"), ("gpt", "b"), ("human", "x")), ("q\nand", "a\nb")),
+        (turns(("human", "lost"), ("tool", "t"), ("human", "q"), ("gpt", "a")), ("q", "a")),
+        (turns(("user", "q"), ("chatgpt", "a")), ("q", "a")),
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+         ("s\nq", "a")),
+        ([{"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "image_url"}]},
+          {"role": "assistant", "content": "a"}], ("q", "a")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["conversations", "messages"])
+@pytest.mark.parametrize("lines", [False, True])
+def test_the_first_question_that_was_answered_is_the_request(
+    conversation: list[Any], texts: tuple[str, str], key: str, lines: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps({key: conversation} if lines else [{key: conversation}]) + "\n")
+    seen: list[str] = []
+    found = open_trace(path, count_tokens=lambda text: seen.append(text) or len(text))
+    assert tuple(seen) == texts
+    assert [(j.prompt_tokens, j.output_tokens) for j in found.workload.jobs] == [tuple(map(len, texts))]
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        [],
+        turns(("human", "q")),
+        turns(("gpt", "a")),
+        turns(("gpt", "a"), ("human", "q")),
+        turns(("human", "q"), ("gpt", "")),
+    ],
+)
+def test_a_conversation_that_nobody_answers_counts_as_failed(conversation: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(
+        json.dumps([{"conversations": conversation}, {"conversations": turns(("human", "q"), ("gpt", "a"))}])
+    )
+    found = open_trace(path)
+    assert len(found.workload.jobs) == 1 and sum(found.left_out.values()) == 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import locale
 import time
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -82,3 +86,65 @@ def test_long_text_is_cut_before_it_is_cleaned() -> None:
     fit(text, 40)
     tail(text, 80, 20)
     assert time.perf_counter() - start < 0.2  # cleaning all of it takes seconds
+
+
+# --- terminals -------------------------------------------------------------------------------------------------------
+
+INDIC = ["हिन्दी में नमस्ते", "বাংলা ভাষা", "தமிழ் மொழி", "ភាសាខ្មែរ", "မြန်မာဘာသာ", "ಕನ್ನಡ ಭಾಷೆ", "සිංහල භාෂාව", "ꦧꦱꦗꦮ", "දුඃඛ"]
+
+
+@functools.cache
+def libc_width() -> Callable[[str], int]:
+    """glibc's wcwidth, summed: what most terminals go by."""
+    try:
+        wcwidth = ctypes.CDLL("libc.so.6").wcwidth
+    except (OSError, AttributeError):
+        pytest.skip("no glibc here")
+    wcwidth.argtypes = [ctypes.c_uint]
+    before = locale.setlocale(locale.LC_CTYPE)
+    widths: dict[str, int] = {}
+
+    def width(text: str) -> int:
+        unknown = {c for c in text if c not in widths}
+        if unknown:
+            try:
+                locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+                widths.update({c: wcwidth(ord(c)) for c in unknown})
+            except locale.Error:
+                pytest.skip("no UTF-8 locale here")
+            finally:
+                locale.setlocale(locale.LC_CTYPE, before)
+        return sum(max(0, widths[c]) for c in text)  # -1: newer than libc's table
+
+    return width
+
+
+@pytest.mark.parametrize("text", INDIC)
+@pytest.mark.parametrize("width", [1, 2, 5, 10, 20])
+def test_spacing_marks_take_no_more_cells_than_they_are_given(text: str, width: int) -> None:
+    shown = fit(text, width)
+    assert libc_width()(shown) == cell_len(shown) == width, shown
+    for line in wrap(text, width):
+        assert libc_width()(line) <= max(2, width)
+
+
+def test_spacing_vowels_stay_readable() -> None:
+    assert clean("हिन्दी") == "हइन्दई"
+    assert clean("ខ្មែ") == "ខ្ម◌"
+    assert clean("दुःख") == "दु:ख"
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=st.text(st.characters(codec="utf-8"), max_size=30), width=st.integers(0, 12))
+def test_no_text_takes_more_cells_than_it_is_given(text: str, width: int) -> None:
+    assert libc_width()(fit(text, width)) <= width
+    assert libc_width()(shorten(text, width)) <= width
+
+
+def test_no_character_takes_more_cells_than_it_is_counted_for() -> None:
+    """All of Unicode but for the ideographs, each behind a letter."""
+    width = libc_width()
+    codes = [*range(0x3400), *range(0xA000, 0xAC00), *range(0xF900, 0x1FB00)]
+    shown = {code: clean(f"a{chr(code)}") for code in codes}
+    width("".join(shown.values()))  # to look all of them up at once
+    assert not [f"{code:x}" for code, text in shown.items() if width(text) > cell_len(text)]
