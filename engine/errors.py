@@ -17,10 +17,32 @@ class BadValue(VtopError, ValueError):
         self.field = field
         self.value = value
         self.remedy = remedy
+        super().__init__(f"{field} = {_shown(value)}: {remedy}")
+
+
+def _shown(value: object) -> str:
+    """The value as it was typed, on one line and not too long, whatever it is."""
+    try:
         shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:31] + "..." + shown[-46:]  # a path is known by its end
-        super().__init__(f"{field} = {shown}: {remedy}")
+    except Exception:  # a number of thousands of digits, an object whose repr fails
+        shown = f"a {type(value).__name__}"
+    shown = in_one_line(shown)
+    return shown if len(shown) <= 80 else shown[:31] + "..." + shown[-46:]  # a path is known by its end
+
+
+def in_one_line(text: str) -> str:
+    """`text` without line ends and without what cannot be encoded."""
+    return " ".join(text.encode(errors="backslashreplace").decode().split())
+
+
+def error_line(error: BaseException) -> str:
+    """An exception that nobody foresaw, in one line."""
+    try:
+        text = in_one_line(str(error))
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text[:500]}" if text else name
 
 
 class DuplicateRequest(BadValue):

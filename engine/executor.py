@@ -66,12 +66,14 @@ class SampledToken:
     """The token chosen for a chunk with `sample`.
 
     `logprob` is None unless asked for (SamplingParams.needs_logprob); `top` are the most likely tokens, best first:
-    SamplingParams.logprobs of them, or Chunk.top.
+    SamplingParams.logprobs of them, or Chunk.top. With a `fault` there is no token: the request fails for that reason,
+    alone.
     """
 
     token_id: int
     logprob: float | None = None
     top: tuple[Logprob, ...] = ()
+    fault: str = ""
 
 
 @dataclass(slots=True)

@@ -116,7 +116,8 @@ def summarise(state: EngineState) -> RunSummary:
     seconds = max(0.0, state.time - first)
     outcomes = dict(sorted(totals.finished.items()))
     if totals.refused:
-        outcomes[FinishReason.REFUSED.value] = totals.refused
+        refused = FinishReason.REFUSED.value
+        outcomes[refused] = outcomes.get(refused, 0) + totals.refused  # at the door, and turned away from the queue
     return RunSummary(
         seconds=seconds,
         steps=totals.steps,

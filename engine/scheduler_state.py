@@ -56,6 +56,8 @@ class SchedulerState:
         self._told_wait: tuple[str, type[ev.Reason], int] | None = None
         self._told_skipped: set[Request] = set()
         self._told_host_full = False
+        self.concerns: Request | None = None  # whom the step being decided looks at: what is raised is its fault
+        self.deciding: StepPass | None = None  # what was decided so far of that step
         self.rates: Callable[[], ExecutorRates] = ExecutorRates  # what the executor measured
 
     # --- telling -----------------------------------------------------------------------------------------------------
@@ -77,6 +79,10 @@ class SchedulerState:
     @property
     def has_events(self) -> bool:
         return bool(self._events)
+
+    def place_of(self, request: Request) -> Key:
+        """What those that wait are ordered by, smallest first, as far as they never ran."""
+        return self.policy.order(request)
 
     # --- changes of state --------------------------------------------------------------------------------------------
 
@@ -235,10 +241,10 @@ class SchedulerState:
         self._admissions += 1
         request.owed_token = True
         self.running.add(request)
-        self.policy.on_admit(request, step.now, 0)
         self._told_wait = None
         tables = [list(seq.blocks) for seq in request.sequences]
         self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark))
+        self.policy.on_admit(request, step.now, 0)
 
     def _tell_host_full(self, choice: Choice) -> None:
         """Once, until there is room again."""

@@ -242,7 +242,8 @@ class EngineState(BlockFold):
 _DECISIONS = frozenset(
     {
         ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwappedIn, ev.Forked,
-        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Finished,
+        ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.TurnedAway,
+        ev.SequenceFinished, ev.Finished,
     }
 )  # fmt: skip
 
@@ -264,6 +265,7 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.Switched: EngineState._switched,
     ev.Rekeyed: EngineState._rekeyed,
     ev.Tokens: EngineState._tokens,
+    ev.TurnedAway: EngineState._ignore,
     ev.DeadlineMissed: EngineState._deadline_missed,
     ev.SequenceFinished: EngineState._sequence_finished,
     ev.Finished: EngineState._finished,
