@@ -94,9 +94,10 @@ FIELDS: dict[str, tuple[Any, str]] = {
 }
 
 
-def check(name: str, value: Any, shown: str = "") -> None:
+def check(name: str, value: Any, shown: str = "", remedy: str = "") -> None:
     """Raise BadValue unless `value` is what field `name` takes. `shown` is what the user calls it, if not `name`."""
-    kind, remedy = FIELDS[name]
+    kind, known_remedy = FIELDS[name]
+    remedy = remedy or known_remedy
     given = float(value) if isinstance(value, float) else value  # numpy's float64 is one too
     try:
         msgspec.convert(given, kind)
