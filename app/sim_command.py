@@ -24,7 +24,6 @@ from vtop.engine.compare import Case, Outcome, rows, run_cases
 from vtop.engine.errors import BadValue
 from vtop.engine.simulator import device_blocks
 
-
 MOST_WORKERS = 1024
 
 

@@ -6,7 +6,7 @@ logit divided or multiplied by a penalty stays a float32. Text must be encodable
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -98,17 +98,14 @@ def check(name: str, value: Any, shown: str = "", remedy: str = "") -> None:
     """Raise BadValue unless `value` is what field `name` takes. `shown` is what the user calls it, if not `name`."""
     kind, known_remedy = FIELDS[name]
     remedy = remedy or known_remedy
+    for text in _texts(value):
+        check_text(shown or name, text)
     given = float(value) if isinstance(value, float) else value  # numpy's float64 is one too
     try:
         msgspec.convert(given, kind)
     except (msgspec.ValidationError, OverflowError):
         raise BadValue(shown or name, value, remedy) from None
-    if isinstance(value, str):
-        check_text(shown or name, value)
-    elif isinstance(value, tuple):
-        for text in _texts(value):
-            check_text(shown or name, text)
-    elif name == "seed" and value is not None and value >= 2**64:  # more than msgspec's bounds hold
+    if name == "seed" and value is not None and value >= 2**64:  # more than msgspec's bounds hold
         raise BadValue(shown or name, value, remedy)
 
 
@@ -121,9 +118,9 @@ def check_text(name: str, text: str) -> None:
         raise BadValue(name, text, remedy) from None
 
 
-def _texts(values: Iterable[Any]) -> Iterable[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _texts(value)
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _texts(part)

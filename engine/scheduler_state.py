@@ -201,12 +201,12 @@ class SchedulerState:
         pool = self.blocks.pool
         used_before, for_key = pool.used, needy.key
         self._leave_running(victim, step)
-        pairs = self.blocks.swap_out(victim)
-        step.swap_out += pairs
-        self._told_host_full = False
         victim.status = RequestStatus.SWAPPED
         self.policy.on_preempt(victim, self.now)
         victim.key = self.policy.key(victim)
+        pairs = self.blocks.swap_out(victim)
+        step.swap_out += pairs
+        self._told_host_full = False
         self.swapped.push(victim)
         self._events.append(
             ev.SwappedOut(

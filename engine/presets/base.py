@@ -133,8 +133,8 @@ class PresetScheduler(SchedulerCore):
 
     def _undo(self, step: StepPass) -> None:
         """Presets take a running prompt for computed, and its blocks for cached: who was in the step begins anew."""
-        for request in list(step.chunks):
-            if request in self.running:
+        for request in self.running.snapshot():
+            if request in step.chunks or not all(seq.blocks for seq in request.computing):
                 self._preempt(request, request, ev.PreemptCause.STEP_FAILED, step)
         for request in self._put_aside:
             self.waiting.push(request)
