@@ -1,13 +1,14 @@
 """What a request or a command carries harms nobody else: whatever is in its fields, a request beside it goes on.
 
 Values of every kind are thrown into every field of every public call and command. What may come of it is BadValue, a
-refusal, an ended request of that name, or nothing; the good request's tokens are those it gives alone, the engine lives,
-its Frames can be recorded, and the fold of them is the engine.
+refusal, an ended request of that name, or nothing; the good request's tokens are those it gives alone, the engine
+lives, its Frames can be recorded, and the fold of them is the engine.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -41,8 +42,8 @@ VALUES: list[Any] = [
 PARAMETERS = [f.name for f in fields(SamplingParams)]
 REQUEST = ("request_id", "prompt", "params", "priority", "group", "cache_salt", "timeout", "deadline", "arrival_time",
            "expected_tokens")  # fmt: skip
-OPTIONS = ("scheduling_policy", "group_weights", "aging_rate", "max_num_seqs", "watermark", "mlfq_levels", "max_waiting",
-           "max_predicted_ttft", "skip_ahead", "victim", "max_prefill_steps", 5, None, HALF, "nope")  # fmt: skip
+OPTIONS = ("scheduling_policy", "group_weights", "aging_rate", "max_num_seqs", "watermark", "mlfq_levels",
+           "max_waiting", "max_predicted_ttft", "skip_ahead", "victim", "max_prefill_steps", 5, None, HALF, "nope")  # fmt: skip
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 values = st.sampled_from(VALUES)
 
@@ -214,18 +215,11 @@ def test_no_command_ends_the_thread(sent: list[tuple[str, Any, Any]]) -> None:
             if view is not None and view.finish_reason is not None:
                 break
             assert thread.status.state is not ThreadState.FAILED, thread.status.error
-            thread.wait_ready(0)
-            _sleep()
+            time.sleep(0.001)
         assert view is not None and view.finish_reason == "length", thread.status
         assert view.sequences[0].output_tokens == expected_output([5, 6, 7], 6)
     finally:
         thread.shutdown()
-
-
-def _sleep() -> None:
-    import time
-
-    time.sleep(0.001)
 
 
 @given(field=st.sampled_from([f.name for f in fields(Job)]), value=values)
@@ -243,7 +237,8 @@ def test_a_job_is_checked_when_it_is_made(field: str, value: Any) -> None:
 # --- faults that nobody foresaw -----------------------------------------------------------------------------------
 
 SPOTS = ("blocks.grow", "blocks.match", "blocks.index_written", "policy.key", "policy.on_admit", "policy.on_preempt",
-         "outputs.accept", "outputs.close", "outputs.end", "victim_rule.choose", "blocks.fork", "blocks.swap_in")  # fmt: skip
+         "outputs.accept", "outputs.close", "outputs.end", "victim_rule.choose", "blocks.fork",
+         "blocks.swap_in")  # fmt: skip
 
 
 class Injected(Exception):
