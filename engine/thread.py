@@ -163,6 +163,7 @@ class EngineThread:
 
     def subscribe(self, name: str, max_behind: int | None = None, *, quiet: bool = False) -> Subscription:
         """Frames from the next one on. Subscribe before `start` to miss none. See Subscription for `quiet`."""
+        check("group", name, shown="name")
         check("max_behind", max_behind)
         bound = self._max_behind if max_behind is None else max_behind
         subscription = Subscription(name, self._notify, bound, quiet)

@@ -39,7 +39,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     arrivals=arrivals,
     seats=st.integers(1, 3),
