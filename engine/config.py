@@ -130,7 +130,9 @@ class EngineConfig:
     mlfq_starvation: float = _option(3.0, "mlfq: seconds of waiting after which a request goes to the top level")
     preempt_for_waiting: bool = _option(False, "let a strictly more urgent waiting request preempt running ones")
     skip_ahead: int = _option(0, "how many later requests may pass one that does not fit")
-    max_waiting: int | None = _option(None, "most requests that wait; more are refused (default: no bound)")
+    max_waiting: int | None = _option(
+        None, "most requests that wait; beyond it the least urgent is turned away (default: no bound)"
+    )
     max_predicted_ttft: float | None = _option(
         None, "seconds; refuse a request when what waits before it takes longer to prefill (default: no bound)"
     )

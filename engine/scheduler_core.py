@@ -334,7 +334,7 @@ class SchedulerCore(SchedulerState):
         if isinstance(error, PresetStopped):
             at = None  # the original stops here, whoever it is
         if step is not None:
-            self._undo(step)
+            self._undo(step, at)
         failed = [r for r in alive if not any(r in queue for queue in self._queues)]
         if again and at is not None and not at.finished and at not in failed:
             failed.append(at)
@@ -347,8 +347,13 @@ class SchedulerCore(SchedulerState):
         copies = [pair for pairs in step.copies.values() for pair in pairs]
         return failed, StepPlan([], copies, step.swap_out, step.swap_in)
 
-    def _undo(self, step: StepPass) -> None:
-        """What requests were given to compute is not computed: they are given it again."""
+    def _undo(self, step: StepPass, at: Request | None) -> None:
+        """What requests were given to compute is not computed: they are given it again.
+
+        The one that was looked at may be half admitted, so it begins anew.
+        """
+        if at is not None and at in self.running:
+            self._preempt(at, at, ev.PreemptCause.STEP_FAILED, step)
 
     @property
     def _queues(self) -> tuple[RunningList | WaitingQueue, ...]:

@@ -131,7 +131,7 @@ class PresetScheduler(SchedulerCore):
             raise BadValue("option", name, f"preset {self.config.preset} fixes it; these can: {', '.join(LIVE)}")
         super().set_option(name, value)
 
-    def _undo(self, step: StepPass) -> None:
+    def _undo(self, step: StepPass, at: Request | None) -> None:
         """Presets take a running prompt for computed, and its blocks for cached: who was in the step begins anew."""
         for request in self.running.snapshot():
             if request in step.chunks or not all(seq.blocks for seq in request.computing):

@@ -52,10 +52,10 @@ class V0ChunkedScheduler(V0Core):
         else:
             self._put_aside.append(victim)
 
-    def _undo(self, step: StepPass) -> None:
+    def _undo(self, step: StepPass, at: Request | None) -> None:
         self._put_aside += self._passed_over
         self._passed_over = []
-        super()._undo(step)
+        super()._undo(step, at)
 
     def _chunk(self, step: V0Pass, tokens: int) -> int:
         left, share = step.left, self.token_budget // max(1, self._prefills.share)

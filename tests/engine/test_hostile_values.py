@@ -141,7 +141,7 @@ def calls(engine: LLMEngine) -> dict[str, Any]:
         "abort_request": lambda a, b: engine.abort_request(a),
         "abort_requests": lambda a, b: engine.abort_request([a, b]),
         "abort_sample": lambda a, b: engine.abort_sample(a, b),
-        "abort_sample_of_good": lambda a, b: engine.abort_sample("good", b),
+        "abort_sample_of_good": lambda a, b: engine.abort_sample("good", b if b != 0 else 1),
         "set_priority": lambda a, b: engine.set_priority(a, b),
         "set_priority_of_good": lambda a, b: engine.set_priority("good", b),
         "resize_pool": lambda a, b: engine.resize_pool(a if a not in (1, 5) else 64),
@@ -211,7 +211,7 @@ def test_no_command_ends_the_thread(sent: list[tuple[str, Any, Any]]) -> None:
             thread.send(COMMANDS[name](first, second))
         for command in (cmd.SetSpeed(None), cmd.Resume(), cmd.SetOption("max_num_seqs", 8)):
             thread.send(command)
-        for _ in range(4000):
+        for _ in range(40_000):
             for frame in reader.drain():
                 msgspec.json.encode(frame)
                 state.apply(frame)
