@@ -14,6 +14,7 @@ import cyclopts
 from cyclopts import App, Group, Parameter
 
 from vtop.app.burst import Lengths
+from vtop.app.cli_values import UNSET, kind_word, strict, strict_given
 from vtop.app.ending import Ended
 from vtop.app.options import Option, options
 from vtop.app.printing import tell
@@ -30,10 +31,6 @@ _ENGINE = Group.create_ordered("Engine options")
 _SCREEN = Group.create_ordered("Screen and request options")
 
 
-def _or_none(kind: Any) -> Any:
-    return kind | None
-
-
 def _given_class() -> Any:
     """A dataclass with every option, None for what was not given: defaults come from the layers below."""
     made = []
@@ -42,7 +39,9 @@ def _given_class() -> Any:
         if option.default is not None and "default" not in text:
             text += f" (default: {str(option.default).lower() if option.type is bool else option.default})"
         group = _ENGINE if option.section == "engine" else _SCREEN
-        kind: Any = Annotated[_or_none(option.type), Parameter(help=text, group=group, show_default=False)]
+        converter = strict if option.optional else strict_given
+        parameter = Parameter(help=text, group=group, show_default=False, converter=converter)
+        kind: Any = Annotated[option.type, parameter]  # not `or None`: that would take null for any
         made.append((option.key, kind, field(default=None)))
     given = make_dataclass("Given", made, kw_only=True)
     given.__module__ = __name__  # cyclopts takes a class of the module "types" for a builtin
@@ -75,16 +74,18 @@ def run(
     *,
     given: Given = None,
     headless: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
-    prompt: Annotated[list[str] | None, Parameter(group=_WORK, consume_multiple=False, negative="")] = None,
-    prompts: Annotated[Path | None, Parameter(group=_WORK)] = None,
-    burst: Annotated[int, Parameter(group=_WORK)] = 0,
+    prompt: Annotated[
+        list[str] | None, Parameter(group=_WORK, consume_multiple=False, negative="", converter=strict_given)
+    ] = None,
+    prompts: Annotated[Path | None, Parameter(group=_WORK, converter=strict_given)] = None,
+    burst: Annotated[int, Parameter(group=_WORK, converter=strict_given)] = 0,
     burst_lengths: Annotated[Lengths, Parameter(group=_WORK)] = Lengths.MIXED,
-    duration: Annotated[float | None, Parameter(group=_WORK)] = None,
-    record: Annotated[Path | None, Parameter(group=_WORK)] = None,
+    duration: Annotated[float | None, Parameter(group=_WORK, converter=strict_given)] = None,
+    record: Annotated[Path | None, Parameter(group=_WORK, converter=strict_given)] = None,
     overwrite: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
     json: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
-    scenario: Annotated[str | None, Parameter(group=_WORK)] = None,
-    time_scale: Annotated[float | None, Parameter(group=_WORK)] = None,
+    scenario: Annotated[str | None, Parameter(group=_WORK, converter=strict_given)] = None,
+    time_scale: Annotated[float | None, Parameter(group=_WORK, converter=strict_given)] = None,
     on_engine: Annotated[bool, Parameter(group=_WORK, negative="")] = False,
 ) -> int:
     """Run an engine and watch it.
@@ -92,7 +93,8 @@ def run(
     Parameters
     ----------
     headless
-        No screen: run the prompts and print a summary.
+        No screen: run the prompts and print a summary. Exit code 1 when a step or a request failed, or when all
+        requests were refused.
     prompt
         A prompt to run; may be given several times.
     prompts
@@ -223,6 +225,7 @@ def _settings(given: Any) -> Any:
     named = {}
     if is_dataclass(given):
         named = {f.name: value for f in fields(given) if (value := getattr(given, f.name)) is not None}
+        named = {name: None if value is UNSET else value for name, value in named.items()}
     return load_settings(named)
 
 
@@ -292,7 +295,7 @@ def _one_line(error: cyclopts.CycloptsError) -> str:
     if isinstance(error, cyclopts.CoercionError) and error.argument is not None and error.token is not None:
         name = error.argument.name
         option = options().get(name.removeprefix("--").replace("-", "_"))
-        remedy = option.expects if option is not None else f"give a {getattr(error.target_type, '__name__', 'value')}"
+        remedy = option.expects if option is not None else f"give {kind_word(error.target_type)}"
         if name == "--burst-lengths":
             remedy = f"choose one of {', '.join(Lengths)}"
         return str(BadValue(name, error.token.value, remedy))

@@ -31,7 +31,10 @@ KEEP_FINISHED = 200_000  # requests whose latencies the summary is made of
 
 
 def run_headless(engine_config: EngineConfig, app_config: AppConfig, work: Work, *, as_json: bool) -> int:
-    """Run everything, print the summary. Returns the exit code: 130 after SIGINT, 1 when a step failed."""
+    """Run everything, print the summary. Returns the exit code.
+
+    It is 130 after SIGINT, and 1 when a step or a request failed or when no request was accepted.
+    """
     if work.empty:
         raise BadValue("--headless", "nothing to run", "give --prompt, --prompts FILE or --burst N")
     with told_when_stuck("Ctrl-C, then once more, ends it"):
@@ -87,7 +90,9 @@ def drive(engine: Any, app_config: AppConfig, work: Work, *, as_json: bool, seed
         print_summary(CleanConsole(), summary, engine.meta, interrupted=cut)
     if interrupted:
         return 128 + interrupted[0]
-    return 1 if stopped or unrecorded or summary.failed_steps else 0
+    none_ran = not summary.arrived and state.totals.refused
+    failed = summary.failed_steps or summary.outcomes.get("failed") or none_ran
+    return 1 if stopped or unrecorded or failed else 0
 
 
 def _add_all(engine: Any, work: Work, params: SamplingParams, seed: int, cache_salt: str) -> None:

@@ -7,8 +7,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from vtop.app.cli_values import number
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import MOST_COUNT, check, check_text
 
 Section = Literal["engine", "app"]
 
@@ -34,12 +36,10 @@ class AppConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.fps <= 60:
             raise BadValue("fps", self.fps, "give 1 to 60")
-        if self.speed is not None and not self.speed > 0:
-            raise BadValue("speed", self.speed, "give steps per second above 0")
-        if self.max_tokens < 1:
-            raise BadValue("max_tokens", self.max_tokens, "give at least 1")
-        if not 0 <= self.temperature <= 1e6:
-            raise BadValue("temperature", self.temperature, "give 0 (greedy) or more")
+        for name in ("speed", "temperature", "cache_salt"):
+            check(name, getattr(self, name))
+        check("steps", self.max_tokens, shown="max_tokens", remedy=f"give at least 1 and at most {MOST_COUNT:,}")
+        check_text("theme", self.theme)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def from_text(option: Option, name: str, text: str) -> Any:
             return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False,
                     "off": False}[text.lower()]  # fmt: skip
         if option.type in (int, float):
-            return option.type(text)
+            return number(option.type, text)
     except (KeyError, ValueError):
         raise BadValue(name, text, option.expects) from None
     return checked(option, name, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from vtop.app.files import check_target
 from vtop.app.settings import Settings
 from vtop.app.work import Work
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import check, check_text
 from vtop.engine.user_files import lines_of, read_text
 
 
@@ -33,8 +35,8 @@ class RunArguments:
         """Checked; BadValue names what cannot be used."""
         if not 0 <= self.burst <= MAX_BURST:
             raise BadValue("--burst", self.burst, f"give 0 to {MAX_BURST} requests")
-        if self.duration is not None and not self.duration > 0:
-            raise BadValue("--duration", self.duration, "give seconds above 0")
+        if self.duration is not None:
+            check("timeout", self.duration, shown="--duration", remedy="give seconds above 0")
         if self.json and not self.headless:
             raise BadValue("--json", True, "it goes with --headless")
         if self.duration is not None and not self.headless:
@@ -43,8 +45,16 @@ class RunArguments:
             check_target("--record", self.record, self.overwrite)
         elif self.overwrite:
             raise BadValue("--overwrite", True, "it goes with --record")
-        prompts = [*self.prompt, *(read_prompts(self.prompts) if self.prompts is not None else [])]
+        prompts = [*map(_typed, self.prompt), *(read_prompts(self.prompts) if self.prompts is not None else [])]
         return Work(prompts, self.burst, self.burst_lengths, self.duration, self.record)
+
+
+def _typed(prompt: str) -> str:
+    """A prompt from the command line. In a locale without UTF-8 its bytes come as half surrogates: they are UTF-8."""
+    with contextlib.suppress(UnicodeError):
+        prompt = os.fsencode(prompt).decode("utf-8")
+    check_text("--prompt", prompt)
+    return prompt
 
 
 def read_prompts(path: Path) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from vtop.app.cli_values import strict_given
+
 _WHAT = Group.create_ordered("What to simulate")
 _LOAD = Group.create_ordered("Generated workload")
 _CARD = Group.create_ordered("Card")
@@ -15,7 +17,7 @@ _OUT = Group.create_ordered("Comparison and output")
 
 
 def _p(group: Group, help_: str) -> Parameter:
-    return Parameter(group=group, help=help_, show_default=False, negative="")
+    return Parameter(group=group, help=help_, show_default=False, negative="", converter=strict_given)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +36,7 @@ class SimArguments:
 
     rate: Annotated[list[float] | None, Parameter(
         group=_LOAD, help="Requests per second; may be given several times (default: 4). Not with ramp and closed.",
-        consume_multiple=False, negative="")] = None  # fmt: skip
+        consume_multiple=False, negative="", converter=strict_given)] = None  # fmt: skip
     rates: Annotated[str | None, _p(_LOAD, "The same as a list: 1,2,4,8.")] = None
     requests: Annotated[int | None, _p(_LOAD, "Requests of a run (default: 300, or as many as come in --seconds).")] = (
         None

@@ -24,6 +24,8 @@ from vtop.engine.compare import Case, Outcome, rows, run_cases
 from vtop.engine.errors import BadValue
 from vtop.engine.simulator import device_blocks
 
+MOST_WORKERS = 1024
+
 
 def sim(settings: Settings, arguments: SimArguments) -> int:
     """Run what the arguments ask for; returns the exit code."""
@@ -43,8 +45,8 @@ def sim(settings: Settings, arguments: SimArguments) -> int:
 def _check_values(a: SimArguments) -> None:
     if a.csv is not None:
         check_target("--csv", a.csv, a.overwrite)
-    if a.workers is not None and a.workers < 1:
-        raise BadValue("--workers", a.workers, "give at least 1")
+    if a.workers is not None and not 1 <= a.workers <= MOST_WORKERS:
+        raise BadValue("--workers", a.workers, f"give at least 1, at most {MOST_WORKERS:,}")
     if a.time_scale is not None and a.time_scale < 0:
         raise BadValue("--time-scale", a.time_scale, "give virtual seconds per second, 0 or more")
 

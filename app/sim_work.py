@@ -28,6 +28,8 @@ from vtop.engine.workload_gen import ClosedLoop, WorkloadSpec, generate
 DEFAULT_RATE = 4.0
 DEFAULT_REQUESTS = 300
 MANY = 1_000_000  # requests, when --seconds says how long
+MOST_SEEDS = 1_000
+MOST_RUNS = 10_000
 
 
 def limits(arguments: SimArguments) -> Limits:
@@ -165,8 +167,8 @@ def configs(
 
 def cases(arguments: SimArguments, config: EngineConfig, given: Mapping[str, Any] | None = None) -> list[Case]:
     """Policies by rates by seeds. `given` is what `config` was made of (see PolicyChoice.apply). Raises BadValue."""
-    if arguments.seeds < 1:
-        raise BadValue("--seeds", arguments.seeds, "give at least 1")
+    if not 1 <= arguments.seeds <= MOST_SEEDS:
+        raise BadValue("--seeds", arguments.seeds, f"give at least 1, at most {MOST_SEEDS:,}")
     card, wanted = card_of(arguments, config), rates(arguments)
     choices = configs(arguments, config, given)
     for _, chosen in choices:
@@ -176,6 +178,9 @@ def cases(arguments: SimArguments, config: EngineConfig, given: Mapping[str, Any
     longest = min(chosen.request_timeout or math.inf for _, chosen in choices)
     low_first = config.priority_order == "low-first"
     loads: list[float | None] = [*wanted] or [None if trace is not None or _without_rate(arguments) else DEFAULT_RATE]
+    if len(loads) * arguments.seeds * len(choices) > MOST_RUNS:
+        remedy = f"makes {len(loads)} rates x {arguments.seeds} seeds x {len(choices)} policies; give at most "
+        raise BadValue("--seeds", arguments.seeds, f"{remedy}{MOST_RUNS:,} runs")
     for rate in loads:
         for seed in range(arguments.seeds if trace is None else 1):
             workload, until = _workload(arguments, trace, rate, config.seed + seed, card, longest)

@@ -8,8 +8,11 @@ from typing import Any
 from vtop.engine import events as ev
 from vtop.engine.block_manager import BlockManager
 from vtop.engine.config import EngineConfig
-from vtop.engine.errors import BadValue, DuplicateRequest
+from vtop.engine.errors import BadValue, DuplicateRequest, error_line, in_one_line
+from vtop.engine.fields import MOST_ID, MOST_TEXT, check, check_text
 from vtop.engine.request import SamplingParams
+
+SLACK = 1e-9  # of a sum of seconds
 
 
 class Refusal(BadValue):
@@ -30,65 +33,52 @@ class Refusal(BadValue):
         self.capacity = capacity
 
 
-def refusal_event(request_id: str, error: BadValue, prompt: str | None) -> ev.Refused:
-    """The event that tells a refusal."""
+def refusal_event(request_id: object, error: BadValue, prompt: object) -> ev.Refused:
+    """The event that tells a refusal; id and prompt may be what was refused, and are told as far as they can be."""
+    text = prompt if isinstance(prompt, str) and _encodable(prompt) else None
+    name = in_one_line(request_id if isinstance(request_id, str) else f"({type(request_id).__name__})")[:MOST_TEXT]
     if isinstance(error, Refusal):
-        return ev.Refused(request_id, error.code, str(error), error.need, error.capacity, prompt)
-    return ev.Refused(request_id, ev.RefusalCode.BAD_PARAMETER, str(error), prompt=prompt)
+        return ev.Refused(name, error.code, str(error), error.need, error.capacity, text)
+    return ev.Refused(name, ev.RefusalCode.BAD_PARAMETER, str(error), prompt=text)
 
 
-def check_request(
-    request_id: object,
-    alive: Container[str],
-    priority: object,
-    group: object,
-    timeout: object,
-    expected_tokens: object = None,
-    deadline: object = None,
-) -> None:
-    """Raise BadValue unless id, priority, group, time-out, expected length and deadline can be used."""
-    if not isinstance(request_id, str) or not request_id:
-        raise BadValue("request_id", request_id, "give a non-empty string")
+def _encodable(text: str) -> bool:
+    try:
+        check_text("prompt", text)
+    except BadValue:
+        return False
+    return True
+
+
+def check_request(request_id: object, alive: Container[str], params: object, **fields: object) -> None:
+    """Raise BadValue unless id, parameters and the other `fields` of `add_request` can be used."""
+    check("request_id", request_id)
     if request_id in alive:
-        raise DuplicateRequest(request_id)
-    if priority is not None:
-        check_priority(priority)
-    if not isinstance(group, str) or not group:
-        raise BadValue("group", group, "give a non-empty name")
-    for name, value in (("timeout", timeout), ("deadline", deadline)):
-        if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0):
-            raise BadValue(name, value, "give seconds above 0, or None for no limit")
-    if expected_tokens is not None and (
-        not isinstance(expected_tokens, int) or isinstance(expected_tokens, bool) or expected_tokens < 1
-    ):
-        raise BadValue("expected_tokens", expected_tokens, "give at least 1 output token, or None for unknown")
+        raise DuplicateRequest(str(request_id))
+    if not isinstance(params, SamplingParams):
+        raise BadValue("params", params, "give SamplingParams, or None for its defaults")
+    for name, value in fields.items():
+        if value is not None or name != "priority":  # None is the default priority
+            check(name, value)
 
 
-def check_priority(priority: object) -> None:
-    """Raise BadValue unless it is a whole number that a float holds exactly, as keys are floats in a recording."""
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**53:
-        raise BadValue("priority", priority, "give a whole number of at most 53 bits")
-
-
-def check_queue(waiting: int, config: EngineConfig) -> None:
-    """Raise Refusal when no more requests may wait."""
-    most = config.max_waiting
-    if most is not None and waiting >= most:
-        remedy = f"{waiting} wait already; come back later, or raise it"
-        raise Refusal(ev.RefusalCode.QUEUE_FULL, "max_waiting", most, remedy, need=waiting + 1, capacity=most)
-
-
-def check_predicted(waiting: int, rate: float, config: EngineConfig) -> None:
-    """Raise Refusal when `waiting` prompt tokens take longer than max_predicted_ttft at `rate` tokens per second."""
-    most = config.max_predicted_ttft
-    if most is None or rate <= 0:
-        return
-    predicted = waiting / rate
-    if predicted > most:
+def check_arrival(arrival: float | None, started: float, now: float) -> None:
+    """Raise BadValue when a request did not arrive between the start of the engine and now, by the engine's clock."""
+    if arrival is not None and not started - SLACK <= arrival <= now + SLACK * max(1.0, abs(now)):
         remedy = (
-            f"{waiting} prompt tokens take {predicted:.3g} s at {rate:.0f} per second; come back later, or raise it"
+            f"give engine time, which is now {now:.6g} and began at {started:.6g} (LLMEngine.clock), or None for now"
         )
-        raise Refusal(ev.RefusalCode.PREDICTED_TTFT, "max_predicted_ttft", most, remedy, need=waiting)
+        raise BadValue("arrival_time", arrival, remedy)
+
+
+def check_ends(params: SamplingParams, eos: frozenset[int], vocab_size: int | None) -> None:
+    """Raise BadValue when min_tokens would forbid every token there is."""
+    if not params.min_tokens or vocab_size is None or len(params.stop_token_ids) + len(eos) < vocab_size:
+        return
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
+    if sum(token < vocab_size for token in ends) >= vocab_size:
+        remedy = "every token of the model would end the output, so none can be the first; leave some out"
+        raise BadValue("stop_token_ids", f"{len(ends)} of them with min_tokens {params.min_tokens}", remedy)
 
 
 def check_samples(params: SamplingParams, config: EngineConfig, token_budget: int) -> None:
@@ -124,16 +114,19 @@ def tokens_of(prompt: object, tokenizer: Any, vocab_size: int | None) -> tuple[s
 
     A tokenizer may add a start token; a blank text is refused all the same, since nothing was asked.
     """
-    text: str | None = None
+    text: object = None
     if isinstance(prompt, dict):
-        text = prompt.get("prompt")
-        prompt = prompt.get("prompt_token_ids") or text
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is not None and not isinstance(text, str):
+            raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", text, "give text under the key prompt")
+        if isinstance(ids, str):
+            remedy = "give a list of token ids under this key, and text under prompt"
+            raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt_token_ids", ids, remedy)
+        prompt = ids or text
+    if isinstance(text, str):
+        check_text("prompt", text)
     if isinstance(prompt, str):
-        if not prompt.strip():
-            raise Refusal(ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "type some text")
-        if tokenizer is None:
-            raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "this model has no tokenizer; give token ids")
-        return prompt, list(tokenizer(prompt).input_ids)
+        return prompt, _encoded(prompt, tokenizer, vocab_size)
     if not isinstance(prompt, (list, tuple)):
         raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "give text or a list of token ids")
     if not prompt:
@@ -141,11 +134,32 @@ def tokens_of(prompt: object, tokenizer: Any, vocab_size: int | None) -> tuple[s
     for token in prompt:
         if not isinstance(token, int) or isinstance(token, bool) or token < 0:
             raise Refusal(ev.RefusalCode.BAD_TOKEN, "prompt", token, "every token id must be a number of 0 or more")
-        if vocab_size is not None and token >= vocab_size:
-            raise Refusal(
-                ev.RefusalCode.BAD_TOKEN, "prompt", token, f"token ids must be below {vocab_size}", token, vocab_size
-            )
-    return text, list(prompt)
+        if token > (MOST_ID if vocab_size is None else vocab_size - 1):
+            most = MOST_ID + 1 if vocab_size is None else vocab_size
+            raise Refusal(ev.RefusalCode.BAD_TOKEN, "prompt", token, f"token ids must be below {most}", token, most)
+    return text if isinstance(text, str) else None, list(prompt)
+
+
+def _encoded(prompt: str, tokenizer: Any, vocab_size: int | None) -> list[int]:
+    check_text("prompt", prompt)
+    if not prompt.strip():
+        raise Refusal(ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "type some text")
+    if tokenizer is None:
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "this model has no tokenizer; give token ids")
+    try:
+        ids = list(tokenizer(prompt).input_ids)
+    except Exception as error:
+        remedy = f"the tokenizer fails on it ({error_line(error)}); give other text, or token ids"
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, remedy) from error
+    if not ids:  # its normaliser dropped every character
+        raise Refusal(
+            ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "the tokenizer leaves no token of it; type other text"
+        )
+    highest = max(ids)
+    if vocab_size is not None and highest >= vocab_size:  # added to the tokenizer, not to the model
+        remedy = f"it holds token {highest}, and the model knows those below {vocab_size}; leave that text out"
+        raise Refusal(ev.RefusalCode.BAD_TOKEN, "prompt", prompt, remedy, highest, vocab_size)
+    return ids
 
 
 def check_fits(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vtop.engine.config import MOST_BLOCKS
 from vtop.engine.cost_model import CostModel, HingeCost, Roofline
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.model_shapes import ModelShape, model_shape
 from vtop.engine.user_files import read_toml
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, get_args
 
+from vtop.engine.errors import BadValue
+from vtop.engine.events import TAGS
+from vtop.engine.fields import check
 from vtop.engine.request import SamplingParams
 from vtop.engine.workload import Workload
 
@@ -126,3 +130,41 @@ Command = (
     | SetPriority
     | ReloadPolicy
 )
+
+
+_FIELDS: dict[type, dict[str, str]] = {
+    AbortRequest: {"request_id": "request_id"},
+    Step: {"count": "steps"},
+    SetSpeed: {"steps_per_second": "speed"},
+    ResizePool: {"num_blocks": "num_blocks"},
+    SetPriority: {"request_id": "request_id", "priority": "priority"},
+    LoadWorkload: {"stretch": "stretch", "until": "until"},
+}
+"""What the fields of commands are in the table of `fields.py`; those of AddRequest are checked where it is added."""
+
+
+def check_command(command: Any) -> None:
+    """Raise BadValue unless it is a command whose fields can be used."""
+    if not isinstance(command, get_args(Command)):
+        raise BadValue("command", command, "send one of the classes in vtop.engine.commands")
+    for name, known in _FIELDS.get(type(command), {}).items():
+        check(known, getattr(command, name))
+    if isinstance(command, RunUntil):
+        _check_tags(command.tags)
+    elif isinstance(command, LoadWorkload):
+        _check_load(command)
+
+
+def _check_tags(tags: Any) -> None:
+    known = isinstance(tags, (frozenset, set)) and all(isinstance(tag, str) and tag in TAGS for tag in tags)
+    if not known or not tags:
+        raise BadValue("tags", tags, f"give a frozenset of some of {', '.join(sorted(TAGS))}")
+
+
+def _check_load(command: LoadWorkload) -> None:
+    if not isinstance(command.workload, Workload):
+        raise BadValue("workload", command.workload, "give a Workload")
+    if command.num_blocks is not None:
+        check("num_blocks", command.num_blocks)
+    if not isinstance(command.options, tuple) or not all(isinstance(option, SetOption) for option in command.options):
+        raise BadValue("options", command.options, "give a tuple of SetOption")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import MOST_BLOCKS, MOST_COUNT
 from vtop.engine.option_types import check_option
 from vtop.engine.policy_spec import parse_spec, parse_weights
 
@@ -24,9 +25,8 @@ ACCEPTED_BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 DEFAULT_TOKEN_BUDGET = 512
 DEFAULT_PREFILL_FIRST_BUDGET = 2048
 DEFAULT_VLLM_BUDGET = 2048
-MOST_BLOCKS = 100_000_000  # of a pool: some gigabytes of bookkeeping
 MOST_MEMORY = 1_048_576  # GiB
-MOST_COUNT = 1_000_000_000
+MOST_LEVELS = 1000  # of mlfq: the quantum doubles from each to the next
 MOST_NOISE = 100  # beyond it an exponential is no float any more
 MOST = {"num_gpu_blocks_override": MOST_BLOCKS, "cpu_threads": 4096}
 
@@ -130,7 +130,9 @@ class EngineConfig:
     mlfq_starvation: float = _option(3.0, "mlfq: seconds of waiting after which a request goes to the top level")
     preempt_for_waiting: bool = _option(False, "let a strictly more urgent waiting request preempt running ones")
     skip_ahead: int = _option(0, "how many later requests may pass one that does not fit")
-    max_waiting: int | None = _option(None, "most requests that wait; more are refused (default: no bound)")
+    max_waiting: int | None = _option(
+        None, "most requests that wait; beyond it the least urgent is turned away (default: no bound)"
+    )
     max_predicted_ttft: float | None = _option(
         None, "seconds; refuse a request when what waits before it takes longer to prefill (default: no bound)"
     )
@@ -179,14 +181,15 @@ class EngineConfig:
         if modes is not None and self.preemption_mode not in modes:
             raise BadValue("preemption_mode", self.preemption_mode, f"preset {self.preset} has {' and '.join(modes)}")
         parse_weights(self.group_weights)
-        for name in ("mlfq_quantum", "mlfq_levels"):
-            if getattr(self, name) < 1:
-                raise BadValue(name, getattr(self, name), "give at least 1")
+        for name, most in (("mlfq_quantum", MOST_COUNT), ("mlfq_levels", MOST_LEVELS)):
+            if not 1 <= getattr(self, name) <= most:
+                raise BadValue(name, getattr(self, name), f"give at least 1 and at most {most:,}")
         for name, most in (("aging_rate", MOST_COUNT), ("sjf_noise", MOST_NOISE), ("skip_ahead", MOST_COUNT)):
             if not 0 <= getattr(self, name) <= most:
                 raise BadValue(name, getattr(self, name), f"give 0 (off) or more, at most {most:,}")
-        if self.max_prefill_steps < 0:
-            raise BadValue("max_prefill_steps", self.max_prefill_steps, "give 0 (no bound) or more")
+        if not 0 <= self.max_prefill_steps <= MOST_COUNT:
+            remedy = f"give 0 (no bound) or more, at most {MOST_COUNT:,}"
+            raise BadValue("max_prefill_steps", self.max_prefill_steps, remedy)
         for name in ("kv_cache_memory", "request_timeout", "mlfq_starvation", "max_predicted_ttft"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= MOST_COUNT:

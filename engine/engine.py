@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
 from vtop.engine.admission_check import (
+    check_arrival,
+    check_ends,
     check_fits,
-    check_predicted,
-    check_queue,
     check_request,
     check_samples,
     refusal_event,
@@ -24,10 +24,11 @@ from vtop.engine.audit import audit
 from vtop.engine.beam_text import BeamStops
 from vtop.engine.clock import Clock, MonotonicClock
 from vtop.engine.config import EngineConfig
-from vtop.engine.errors import BadValue
+from vtop.engine.errors import BadValue, error_line
 from vtop.engine.executor import Executor, StepOutput, StepPlan
 from vtop.engine.explain import Explanation, explain
 from vtop.engine.facts import EngineFacts
+from vtop.engine.fields import check
 from vtop.engine.output_processor import EngineOutputs
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
@@ -78,6 +79,7 @@ class LLMEngine:
         self._frames = 0
         self._failures = 0
         self._closed = False
+        self._started = self.clock.now()
         self._state: EngineState | None = None
         self.last_step_ran = False
         self.not_before = 0.0  # time.monotonic() before which whoever steps should not step again
@@ -132,77 +134,99 @@ class LLMEngine:
         *,
         priority: int | None = 0,
         group: str = "default",
-        cache_salt: str = "",
+        cache_salt: str | None = "",
         timeout: float | None = None,
         deadline: float | None = None,
         arrival_time: float | None = None,
         expected_tokens: int | None = None,
     ) -> None:
-        """Queue a request. `arrival_time` is engine time (default: now).
+        """Queue a request. `arrival_time` is engine time, since this engine began and not later than now (default).
 
         `timeout` is in seconds from its arrival; the request is ended then. `deadline` likewise, but missing it is only
         told, and the policy `deadline` orders by it.
 
         `expected_tokens` is how many output tokens its sender expects (policy sjf).
 
-        Raises BadValue when it can never run: the reason is also told as a Refused event.
+        Raises BadValue when a field cannot be used, when it can never run, and when max_waiting requests wait, none of
+        them less urgent (else that one is ended, with reason `refused`). The reason is also told as a Refused event.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
         now = self.clock.now()
         timeout = timeout if timeout is not None else self.config.request_timeout
-        budget = self._scheduler.token_budget
         try:
-            check_request(request_id, self._requests, priority, group, timeout, expected_tokens, deadline)
-            check_queue(len(self._scheduler.waiting), self.config)
-            check_samples(params, self.config, budget)
+            check_request(
+                request_id,
+                self._requests,
+                params,
+                priority=priority,
+                group=group,
+                cache_salt="" if cache_salt is None else cache_salt,
+                timeout=timeout,
+                deadline=deadline,
+                arrival_time=arrival_time,
+                expected_tokens=expected_tokens,
+            )
+            check_arrival(arrival_time, self._started, now)
+            check_samples(params, self.config, self._scheduler.token_budget)
+            check_ends(params, self.executor.eos_token_ids, self.facts.vocab_size)
             text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
-            check_fits(len(ids), self.max_model_len, self._blocks, budget, self.config)
-            if self.config.max_predicted_ttft is not None:
-                before = sum(
-                    seq.num_tokens for request in self._scheduler.waiting.ordered() for seq in request.computing
-                )
-                check_predicted(before + len(ids), self.executor.rates.prefill_tokens_per_second, self.config)
+            check_fits(len(ids), self.max_model_len, self._blocks, self._scheduler.token_budget, self.config)
+            limit = self.max_model_len
+            if params.max_tokens is not None:
+                limit = min(limit, len(ids) + params.max_tokens)
+            arrival = now if arrival_time is None else arrival_time
+            number = self._arrivals
+            seed = params.seed
+            if seed is None:  # far apart: samples of a request have the seeds that follow its own
+                seed = self.config.seed * 0x9E3779B97F4A7C15 + (number << 32)
+            request = new_request(
+                request_id,
+                number,
+                ids,
+                params,
+                arrival=arrival,
+                limit=limit,
+                seed=seed & (2**64 - 1),
+                prompt=text,
+                priority=priority or 0,
+                group=group,
+                cache_salt=cache_salt or "",
+                deadline=None if deadline is None else arrival + deadline,
+                expires=None if timeout is None else arrival + timeout,
+                expected_tokens=expected_tokens,
+            )
+            if params.beams:
+                eos = frozenset() if params.ignore_eos else self.executor.eos_token_ids
+                stops = BeamStops(self.tokenizer, request) if params.stop and self.tokenizer is not None else None
+                request.start_beams(frozenset(params.stop_token_ids) | eos, stops)
+            self._queue(request, now)
         except BadValue as error:
-            shown = prompt if isinstance(prompt, str) else None
-            self._scheduler.note(refusal_event(str(request_id), error, shown))
+            shown = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+            self._scheduler.note(refusal_event(request_id, error, shown))
             raise
-        limit = self.max_model_len
-        if params.max_tokens is not None:
-            limit = min(limit, len(ids) + params.max_tokens)
-        arrival = now if arrival_time is None else arrival_time
-        number = self._arrivals
+
+    def _queue(self, request: Request, now: float) -> None:
+        """Into the scheduler, and who is turned away for it out of here. Raises BadValue: then nothing changed."""
+        try:
+            self._texts.open(request)
+        except Exception as error:  # a tokenizer that cannot decode what it encoded
+            raise BadValue("prompt", request.prompt, f"its text cannot be followed ({error_line(error)})") from error
+        try:
+            turned_away = self._scheduler.add(request, now)
+        except BaseException:
+            self._texts.forget(request)
+            raise
         self._arrivals += 1
-        seed = params.seed
-        if seed is None:  # far apart: samples of a request have the seeds that follow its own
-            seed = self.config.seed * 0x9E3779B97F4A7C15 + (number << 32)
-        request = new_request(
-            request_id,
-            number,
-            ids,
-            params,
-            arrival=arrival,
-            limit=limit,
-            seed=seed & (2**64 - 1),
-            prompt=text,
-            priority=priority or 0,
-            group=group,
-            cache_salt=cache_salt,
-            deadline=None if deadline is None else arrival + deadline,
-            expires=None if timeout is None else arrival + timeout,
-            expected_tokens=expected_tokens,
-        )
-        if params.beams:
-            eos = frozenset() if params.ignore_eos else self.executor.eos_token_ids
-            stops = BeamStops(self.tokenizer, request) if params.stop and self.tokenizer is not None else None
-            request.start_beams(frozenset(params.stop_token_ids) | eos, stops)
-        self._requests[request_id] = request
-        self._texts.open(request)
-        self._scheduler.add(request, now)
+        self._requests[request.request_id] = request
+        if turned_away is not None:
+            del self._requests[turned_away.request_id]
 
     def abort_request(self, request_id: str | Iterable[str]) -> bool:
         """End requests in whatever queue they are; unknown and ended ids are no error. True when one was alive."""
-        ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        alive = [self._requests[i] for i in ids if i in self._requests]
+        ids = [request_id]
+        if not isinstance(request_id, str) and isinstance(request_id, Iterable):
+            ids = list(dict.fromkeys(map(_checked_id, request_id)))
+        alive = [self._requests[i] for i in map(_checked_id, ids) if i in self._requests]
         for request in alive:
             self._scheduler.finish(request, FinishReason.ABORT)
             del self._requests[request.request_id]
@@ -210,7 +234,8 @@ class LLMEngine:
 
     def abort_sample(self, request_id: str, index: int) -> bool:
         """End one of several samples; its request goes on with the others. False when it is not alive."""
-        request = self._requests.get(request_id)
+        check("index", index)
+        request = self._requests.get(_checked_id(request_id))
         if request is None or request.beam is not None or not request.forked or not 0 <= index < len(request.sequences):
             return False
         seq = request.sequences[index]
@@ -232,8 +257,9 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Schedule, compute, commit; publish a Frame. Returns the outputs that the step changed or ended.
 
-        A fault in the executor ends the requests of that batch with `failed`. A fault in the scheduler itself is
-        told and tried again; the third in a row is raised.
+        A fault in the executor ends the requests of that batch with `failed`; one in choosing a token or in what
+        becomes of it ends that request. A step that cannot be decided is abandoned, told and tried again; if it fails
+        again, the request that was looked at ends with `failed`; where there is none, the third in a row is raised.
         """
         began = self.clock.now()
         t0 = time.perf_counter()
@@ -255,13 +281,14 @@ class LLMEngine:
             if len(output.tokens) != len(plan.chunks):
                 raise RuntimeError(f"{len(output.tokens)} results for {len(plan.chunks)} chunks")
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            ids = list(dict.fromkeys(chunk.sequence.request.request_id for chunk in plan.chunks))
-            self._scheduler.note(ev.StepFailed("execute", text, ids))
-            self._scheduler.fail(plan, text)
+            self._batch_failed("execute", error, plan)
             return
         t2 = time.perf_counter()
-        self._commit(plan, output)
+        try:
+            self._commit(plan, output)
+        except Exception as error:
+            self._batch_failed("commit", error, plan)
+            return
         self._scheduler.note(
             ev.StepTimes(
                 schedule=schedule_seconds,
@@ -273,15 +300,28 @@ class LLMEngine:
             )
         )
 
+    def _batch_failed(self, where: str, error: Exception, plan: StepPlan) -> None:
+        text = error_line(error)
+        ids = list(dict.fromkeys(chunk.sequence.request.request_id for chunk in plan.chunks))
+        self._scheduler.note(ev.StepFailed(where, text, ids))
+        self._scheduler.fail(plan, text)
+
     def _commit(self, plan: StepPlan, output: StepOutput) -> None:
         for index, entries in output.prompt_logprobs.items():
             self._texts.add_prompt_logprobs(plan.chunks[index].sequence, entries)
         self._scheduler.commit(plan, output)
 
     def _schedule_failed(self, error: Exception, began: float) -> list[RequestOutput]:
-        self._failures += 1
+        """The step is abandoned; what was told of it and not yet done (copies, swaps) is done."""
+        text = error_line(error)
         self.last_step_ran = False
-        self._scheduler.note(ev.StepFailed("schedule", f"{type(error).__name__}: {error}", []))
+        self._failures += 1
+        failed, moves = self._scheduler.abandon(error, list(self._requests.values()), again=self._failures > 1)
+        if failed:
+            self._failures = 0
+        self._scheduler.note(ev.StepFailed("schedule", text, [request.request_id for request in failed]))
+        if not moves.empty:
+            self._execute(moves, 0.0)
         outputs = self._complete(began)
         if self._failures >= FAILURES_IN_A_ROW:
             raise error
@@ -311,8 +351,7 @@ class LLMEngine:
 
         Requests that hold a block beyond the new size are preempted; those that no longer fit at all are ended.
         """
-        if not isinstance(num_blocks, int) or isinstance(num_blocks, bool) or num_blocks < 1:
-            raise BadValue("num_blocks", num_blocks, "give at least 1 block")
+        check("num_blocks", num_blocks)
         before = self._blocks.pool.total
         if num_blocks > before:
             self._resize_executor(num_blocks)
@@ -348,7 +387,8 @@ class LLMEngine:
 
     def set_priority(self, request_id: str, priority: int) -> bool:
         """Give a request another priority; false when none of that id is alive. Raises BadValue."""
-        request = self._requests.get(request_id)
+        check("priority", priority)
+        request = self._requests.get(_checked_id(request_id))
         if request is None:
             return False
         self._scheduler.set_priority(request, priority)
@@ -371,6 +411,7 @@ class LLMEngine:
         """Why a request is where it is, who must end first, and its history. Needs `watch`; None if it is unknown."""
         if self._state is None:
             raise RuntimeError("explain needs watch(), called before the first request")
+        _checked_id(request_id)
         self.flush()
         return explain(self._state, request_id)
 
@@ -392,7 +433,7 @@ class LLMEngine:
                 listener(frame)
             except Exception as error:
                 self._listeners.remove(listener)
-                self.note(ev.Note("error", f"a listener stopped: {type(error).__name__}: {error}"))
+                self.note(ev.Note("error", f"a listener stopped: {error_line(error)}"))
 
     def audit(self, state: EngineState) -> None:
         """Raise AuditError unless `state`, a fold of all Frames so far, shows exactly this engine."""
@@ -405,3 +446,8 @@ class LLMEngine:
             self.abort_request(list(self._requests))
             self.flush()
             self.executor.close()
+
+
+def _checked_id(request_id: Any) -> str:
+    check("request_id", request_id)
+    return str(request_id)

@@ -23,8 +23,12 @@ class BadValue(VtopError, ValueError):
 
 
 def shown(value: object) -> str:
-    """A value on one line of at most 80 characters, whatever its size and depth."""
-    text = _SHORT.repr(value) if isinstance(value, (int, list, tuple, dict, set, frozenset)) else repr(value)
+    """A value as it was typed, on one line of at most 80 characters, whatever its size and depth."""
+    try:
+        text = _SHORT.repr(value) if isinstance(value, (int, list, tuple, dict, set, frozenset)) else repr(value)
+    except Exception:  # an object whose repr fails
+        text = f"a {type(value).__name__}"
+    text = in_one_line(text)
     return text if len(text) <= 80 else text[:31] + "..." + text[-46:]  # a path is known by its end
 
 
@@ -40,6 +44,21 @@ class _Short(reprlib.Repr):
 
 
 _SHORT = _Short()
+
+
+def in_one_line(text: str) -> str:
+    """`text` without line ends and without what cannot be encoded."""
+    return " ".join(text.encode(errors="backslashreplace").decode().split())
+
+
+def error_line(error: BaseException) -> str:
+    """An exception that nobody foresaw, in one line."""
+    try:
+        text = in_one_line(str(error))
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text[:500]}" if text else name
 
 
 class DuplicateRequest(BadValue):

@@ -8,7 +8,7 @@ are those of the device pool.
 # ruff: noqa: I001 - one statement for each module whose names are told on
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -268,6 +268,19 @@ class Finished(Event, frozen=True, tag="finished"):
     seq: int = 0
 
 
+class TurnedAway(Event, frozen=True, tag="turned-away"):
+    """A request that waited and never ran is ended, since `limit` may wait and `for_id` is more urgent.
+
+    `key` and `for_key` are those of both. Finished, with reason `refused`, follows.
+    """
+
+    id: str
+    for_id: str
+    key: tuple[float, ...]
+    for_key: tuple[float, ...]
+    limit: int
+
+
 class DeadlineMissed(Event, frozen=True, tag="deadline-missed"):
     """A request is not done at its deadline; it goes on, with `output_tokens` so far."""
 
@@ -289,7 +302,8 @@ class SequenceFinished(Event, frozen=True, tag="sequence-finished"):
 
 
 class StepFailed(Event, frozen=True, tag="step-failed"):
-    """An exception in `where` (schedule or execute); the requests of the batch ended with `failed`."""
+    """An exception in `where` (schedule, execute or commit). Requests `ids`, whose fault it is or which were in the
+    batch, end with `failed`; without any, the step is abandoned and nobody ends."""
 
     where: str
     error: str
@@ -371,6 +385,7 @@ AnyEvent = (
     | Switched
     | Rekeyed
     | Tokens
+    | TurnedAway
     | DeadlineMissed
     | SequenceFinished
     | Searched
@@ -385,6 +400,10 @@ AnyEvent = (
     | SubscriberBehind
     | Note
 )
+
+
+TAGS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(AnyEvent))
+"""Of all events, as recordings and run-until name them."""
 
 
 class Frame(msgspec.Struct, frozen=True):

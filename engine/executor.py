@@ -66,13 +66,15 @@ class SampledToken:
     """The token chosen for a chunk with `sample`.
 
     `logprob` is None unless asked for (SamplingParams.needs_logprob), and `rank` comes with it, as in Logprob; `top`
-    are the most likely tokens, best first: SamplingParams.logprobs of them, or Chunk.top.
+    are the most likely tokens, best first: SamplingParams.logprobs of them, or Chunk.top. With a `fault` there is no
+    token: the request fails for that reason, alone.
     """
 
     token_id: int
     logprob: float | None = None
     top: tuple[Logprob, ...] = ()
     rank: int = 1
+    fault: str = ""
 
 
 @dataclass(slots=True)

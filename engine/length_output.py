@@ -23,6 +23,9 @@ class LengthOutput:
     def open(self, request: Request) -> None:
         """Nothing is kept."""
 
+    def forget(self, request: Request) -> None:
+        """Nothing was kept."""
+
     def accept(self, seq: Sequence, sampled: SampledToken) -> Accepted:
         if sampled.logprob is not None:
             seq.cumulative_logprob += sampled.logprob
@@ -45,6 +48,9 @@ class LengthOutput:
         output.message = request.finish_message
         self._changed.append(output)
         return ""
+
+    def fail(self, request: Request) -> None:
+        """`close` cannot."""
 
     def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
         """A simulation has none."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
-from vtop.engine.admission_check import check_priority
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import check
 from vtop.engine.option_types import check_option, option_kinds
 from vtop.engine.policies import PolicyStack, make_policy
 from vtop.engine.preemption import make_preemption_mode, make_victim_rule
@@ -103,7 +103,7 @@ def _filled(policy: PolicyStack, requests: list[Request]) -> WaitingQueue:
 
 def set_priority(scheduler: SchedulerCore, request: Request, priority: Any) -> None:
     """Give an alive request another priority. Raises BadValue."""
-    check_priority(priority)
+    check("priority", priority)
     before, request.priority = request.priority, priority
     scheduler.policy.on_priority(request, before)
     scheduler.rekey(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from types import TracebackType
 from typing import Any
@@ -43,7 +43,12 @@ class LLM:
         prompt can never run; requests that fail later have finish_reason `failed` and a message.
         """
         batch = _as_list(prompts)
-        params = _one_each("sampling_params", sampling_params or SamplingParams(), SamplingParams, len(batch))
+        params = _one_each(
+            "sampling_params",
+            SamplingParams() if sampling_params is None else sampling_params,
+            SamplingParams,
+            len(batch),
+        )
         priorities = _one_each("priority", priority if priority is not None else 0, int, len(batch))
         self._batches += 1
         ids = [f"{self._batches}-{index}" for index in range(len(batch))]
@@ -96,6 +101,8 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A batch, from one prompt (text, ids, dict) or several."""
     if isinstance(prompts, (str, dict)):
         return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise BadValue("prompts", prompts, "give text, token ids, or a list of these")
     batch: list[Any] = list(prompts)
     if batch and all(isinstance(item, int) for item in batch):
         return [batch]
@@ -105,6 +112,8 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _one_each(name: str, given: Any, kind: type, count: int) -> list[Any]:
     if isinstance(given, kind):
         return [given] * count
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadValue(name, given, f"give {kind.__name__}, or a list with one for each prompt")
     several = list(given)
     if len(several) != count:
         raise BadValue(name, f"{len(several)} of them", f"give one, or one for each of the {count} prompts")

@@ -124,7 +124,8 @@ def summarise(state: EngineState) -> RunSummary:
     seconds = 0.0 if totals.first_arrival is None else max(0.0, state.time - totals.first_arrival)
     outcomes = dict(sorted(totals.finished.items()))
     if totals.refused:
-        outcomes[FinishReason.REFUSED.value] = totals.refused
+        refused = FinishReason.REFUSED.value
+        outcomes[refused] = outcomes.get(refused, 0) + totals.refused  # at the door, and turned away from the queue
     return RunSummary(
         seconds=seconds,
         steps=totals.steps,

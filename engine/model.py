@@ -245,6 +245,13 @@ def _unknown_spec(model: PreTrainedModel, name: str) -> ModelSpec:
     return ModelSpec(name, 0, 0, 0, 0, 0, 0, frozenset(), model.dtype, model.device)
 
 
+def _vocab_size(model: PreTrainedModel) -> int:
+    """Ids from 0 that the model can be given: those its config names, but no more than the embedding has rows."""
+    rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    named = int(model.config.get_text_config().vocab_size)
+    return named if rows is None else min(named, int(rows))
+
+
 def _spec(model: PreTrainedModel, name: str, paged: PagedAttention, tokenizer: Any | None) -> ModelSpec:
     shape = paged.shapes[0]
     return ModelSpec(
@@ -253,7 +260,7 @@ def _spec(model: PreTrainedModel, name: str, paged: PagedAttention, tokenizer: A
         num_heads=shape.heads,
         num_kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        vocab_size=int(model.config.get_text_config().vocab_size),
+        vocab_size=_vocab_size(model),
         max_model_len=position_limit(model, tokenizer),
         eos_token_ids=end_token_ids(model, tokenizer),
         dtype=model.dtype,

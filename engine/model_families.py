@@ -5,6 +5,7 @@ What only a forward pass shows (arguments of the attention function, shapes of l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vtop.engine.errors import ModelRefused
@@ -25,6 +26,28 @@ _KEEPS_NO_KV = {
     "hybrid": "attention with a state beside it",
     "hybrid_sliding": "attention with a state beside it",
 }
+
+
+MOST_SIZES = {
+    "num_hidden_layers": 10_000, "n_layer": 10_000, "n_layers": 10_000, "num_layers": 10_000,
+    "num_attention_heads": 100_000, "n_head": 100_000, "num_key_value_heads": 100_000, "head_dim": 1_000_000,
+    "hidden_size": 10_000_000, "n_embd": 10_000_000, "d_model": 10_000_000, "intermediate_size": 100_000_000,
+    "vocab_size": 100_000_000, "num_experts": 100_000, "num_local_experts": 100_000, "n_routed_experts": 100_000,
+}  # fmt: skip
+"""Far above any model's; a config with more would be built for ever, before anything of it fails."""
+
+
+def check_sizes(config: Mapping[str, Any], name: str) -> None:
+    """Raises ModelRefused when a config.json names a size that is none, in itself or in a part of it."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            check_sizes(value, name)
+        most = MOST_SIZES.get(key)
+        if most is None or value is None:
+            continue
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(value, float) or (whole and not 0 <= value <= most):
+            raise ModelRefused(name, f"its config has {key} = {value!r:.40}; give a whole number of at most {most:,}")
 
 
 def check_config(config: Any, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vtop.engine.errors import BadValue, ModelRefused
-from vtop.engine.model_families import check_config
+from vtop.engine.model_families import check_config, check_sizes
 from vtop.engine.model_source import ModelSource, Progress, SourceKind, hub_reachable, no_progress, pulled_folder
 from vtop.engine.model_weights import check_files, check_loaded
 
@@ -69,13 +69,18 @@ def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
 
 
 def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
     place = source.location
     if source.kind is SourceKind.HUB and (pulled := pulled_folder(source.location)):
         place = str(pulled)
     # what is in the hub's own cache is loaded without a network
     local = source.kind is SourceKind.FOLDER or place != source.location or not hub_reachable()
+    try:
+        sizes, _ = PreTrainedConfig.get_config_dict(place, local_files_only=local)
+    except Exception as error:
+        raise _unreachable(source, error) from error
+    check_sizes(sizes, source.name)  # before layers are made
     try:
         config = AutoConfig.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     except Exception as error:

@@ -8,6 +8,7 @@ import math
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import check_text
 
 _WORDS: dict[type, str] = {
     int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none",
@@ -28,6 +29,10 @@ def check_option(name: str, value: Any) -> None:
     if type(value) not in kinds and not (float in kinds and whole):
         words = [word for kind, word in _WORDS.items() if kind in kinds]
         raise BadValue(name, value, f"give {', or '.join(words)}")
+    if isinstance(value, str):
+        check_text(name, value)
+        if "\0" in value:
+            raise BadValue(name, value, "give a text without zero characters")
     if isinstance(value, float) and math.isnan(value):
         raise BadValue(name, value, "give a number")
     if whole and value.bit_length() > MOST_BITS:
@@ -42,8 +47,8 @@ def option_kinds(name: str) -> set[type]:
 
 def _hint(name: str) -> Any:
     hints = _hints()
-    if name not in hints:
-        close = difflib.get_close_matches(name, hints, n=1)
+    if not isinstance(name, str) or name not in hints:
+        close = difflib.get_close_matches(str(name), hints, n=1)
         nearest = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(hints)}"
         raise BadValue("option", name, f"there is no such option{nearest}")
     return hints[name]

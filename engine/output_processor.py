@@ -47,12 +47,20 @@ class OutputProcessor(Protocol):
         """The request ended; returns text still held back, and forgets the request."""
         ...
 
+    def fail(self, request: Request) -> None:
+        """`close` raised: forget the request, whose finish reason and message say why, without the text held back."""
+        ...
+
 
 class EngineOutputs(OutputProcessor, Protocol):
     """An OutputProcessor that makes the engine's outputs as well."""
 
     def open(self, request: Request) -> None:
         """A request was accepted. Comes before its first token."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """A request that was opened is not accepted after all."""
         ...
 
     def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:

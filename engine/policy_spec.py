@@ -15,6 +15,7 @@ FILE_MARK = ".py:"
 NOT_FROM_DATA = (
     "it names a file of code; such a policy comes from the command line or the settings only, as --scheduling-policy"
 )
+LIGHTEST, HEAVIEST = 1e-6, 1e6  # weights with which counters of service stay finite
 
 
 def parse_spec(spec: object) -> tuple[str, ...]:
@@ -47,8 +48,9 @@ def parse_weights(text: str) -> dict[str, float]:
             weight = float(number)
         except ValueError:
             weight = math.nan
-        if not group or not 0.0 < weight < math.inf:
-            raise BadValue("group_weights", text, f"{entry!r}: write group=weight with a weight above 0, as in a=2,b=1")
+        if not group or not LIGHTEST <= weight <= HEAVIEST:
+            remedy = f"write group=weight with a weight from {LIGHTEST:g} to {HEAVIEST:g}, above 0, as in a=2,b=1"
+            raise BadValue("group_weights", text, f"{entry!r}: {remedy}")
         if group in weights:
             raise BadValue("group_weights", text, f"group {group!r} is named twice")
         weights[group] = weight

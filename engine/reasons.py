@@ -99,6 +99,7 @@ class PreemptCause(StrEnum):
     POOL_RESIZED = "pool-resized"  # it held blocks beyond the new size
     CACHE_RESET = "cache-reset"  # somebody forced the prefix cache to be forgotten
     MORE_URGENT = "more-urgent"  # preempt_for_waiting: for a waiting request
+    STEP_FAILED = "step-failed"  # the step it was scheduled in was abandoned
 
 
 class ModeWhy(StrEnum):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum
+from typing import Any
 
 from vtop.engine.beam import BeamSearch, EarlyStopping, Ends
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import check
 
 
 class RequestStatus(StrEnum):
@@ -73,50 +75,19 @@ class SamplingParams:
     early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
-        stop: object = self.stop  # users pass a string or a list as well
-        if stop is None:
-            stop = ()
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))  # type: ignore[arg-type]
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else _as_tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", _as_tuple(self.stop_token_ids))
+        for f in fields(self):
+            check(f.name, getattr(self, f.name))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         self._check()
 
     def _check(self) -> None:
-        for name, low, high in (
-            ("temperature", 0.0, 1e6),
-            ("min_p", 0.0, 1.0),
-            ("presence_penalty", -2.0, 2.0),
-            ("frequency_penalty", -2.0, 2.0),
-        ):
-            value = getattr(self, name)
-            if not _is_number(value) or not low <= value <= high:
-                raise BadValue(name, value, f"give a number from {low:g} to {high:g}")
-        if not _is_number(self.top_p) or not 0.0 < self.top_p <= 1.0:
-            raise BadValue("top_p", self.top_p, "give a number above 0 and at most 1")
-        if not _is_number(self.repetition_penalty) or not 0.0 < self.repetition_penalty <= 1e6:
-            raise BadValue("repetition_penalty", self.repetition_penalty, "give a number above 0 (1 is off)")
-        if not _is_int(self.top_k) or self.top_k < 0:
-            raise BadValue("top_k", self.top_k, "give a whole number, 0 or -1 for off")
-        if self.max_tokens is not None and (not _is_int(self.max_tokens) or self.max_tokens < 1):
-            raise BadValue("max_tokens", self.max_tokens, "give at least 1, or None for no limit")
-        if not _is_int(self.min_tokens) or self.min_tokens < 0:
-            raise BadValue("min_tokens", self.min_tokens, "give 0 or more")
+        """What fields must hold beside each other; `fields.py` says what each may be."""
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise BadValue("min_tokens", self.min_tokens, f"must not exceed max_tokens ({self.max_tokens})")
-        if self.seed is not None and (not _is_int(self.seed) or not -(2**63) <= self.seed < 2**64):
-            raise BadValue("seed", self.seed, "give a whole number of at most 64 bits, or None")
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            if value is not None and (not _is_int(value) or value < 0):
-                raise BadValue(name, value, "give 0 or more, or None for off")
-        if any(not isinstance(text, str) or not text for text in self.stop):
-            raise BadValue("stop", self.stop, "every stop string must be a non-empty string")
-        if any(not _is_int(token) or token < 0 for token in self.stop_token_ids):
-            raise BadValue("stop_token_ids", self.stop_token_ids, "every stop token id must be 0 or more")
-        if not _is_int(self.n) or self.n < 1:
-            raise BadValue("n", self.n, "give at least 1")
-        if self.best_of is not None and (not _is_int(self.best_of) or self.best_of < self.n):
+        if self.best_of is not None and self.best_of < self.n:
             raise BadValue("best_of", self.best_of, f"give at least n ({self.n}), or None for as many")
         if self.beam_width is not None:
             self._check_beams(self.beam_width)
@@ -127,14 +98,10 @@ class SamplingParams:
             raise BadValue("detokenize", False, "stop strings need text; leave detokenize on or use stop_token_ids")
 
     def _check_beams(self, width: int) -> None:
-        if not _is_int(width) or width < self.n:
+        if width < self.n:
             raise BadValue("beam_width", width, f"give at least n ({self.n})")
         if self.best_of is not None:
             raise BadValue("best_of", self.best_of, "beam search has beam_width instead")
-        if not _is_number(self.length_penalty):
-            raise BadValue("length_penalty", self.length_penalty, "give a number (1 is by length, 0 is off)")
-        if self.early_stopping not in (True, False, "never"):
-            raise BadValue("early_stopping", self.early_stopping, "give true, false or never")
 
     @property
     def beams(self) -> bool:
@@ -158,12 +125,11 @@ class SamplingParams:
         return self.logprobs is not None or self.num_samples > self.n
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+def _as_tuple(values: Any) -> Any:
+    """Lists and sets, as users pass them, in the type of the field; anything else is left to be refused."""
+    if values is None:
+        return ()
+    return tuple(values) if isinstance(values, (list, set, frozenset)) else values
 
 
 class Phase(Enum):
@@ -252,7 +218,7 @@ class Request:
     expected_tokens: int | None = None  # output tokens it is expected to give, as its sender says
     queued: float = 0.0  # engine time at which it was added; a client's `arrival` may be earlier
     passed: int = 0  # how many went ahead of it while it did not fit (skip_ahead)
-    owed_token: bool = False  # came back after a preemption and has given no token since: no victim until it has
+    owed_token: bool = False  # was admitted and has given no token since
     first_scheduled: float | None = None
     admissions: int = 0  # how often admitted; > 1 after a preemption
     admitted_serial: int = -1  # engine-wide serial of the latest admission; the victim rule `latest` reads it

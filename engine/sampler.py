@@ -8,12 +8,14 @@ a token does not change with batching or preemption, and sample i of a request i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from vtop.engine.errors import error_line
 from vtop.engine.executor import Logprob, SampledToken
 from vtop.engine.request import SamplingParams, Sequence
 from vtop.engine.sampler_filters import draw, filtered_weights
@@ -202,6 +204,26 @@ def likeliest_of(logits: torch.Tensor, counts: Seq[int]) -> list[SampledToken]:
     found = logprobs_of(logits, best, counts)
     # The first of `top`, not `best`: among equals the two may differ.
     return [SampledToken(top[0].token_id, top[0].logprob, top) for _, top in found]
+
+
+def each_or_alone(choose: Callable[[list[int]], list[SampledToken]], count: int) -> list[SampledToken]:
+    """What `choose` gives for rows 0 … count - 1; when it raises, each row by itself, with the fault where it is.
+
+    A row's token does not depend on the rows beside it, so the others get what they would have got.
+    """
+    everybody = list(range(count))
+    try:
+        return choose(everybody)
+    except Exception:
+        pass  # whose fault it is shows below
+    return [_alone(choose, row) for row in everybody]
+
+
+def _alone(choose: Callable[[list[int]], list[SampledToken]], row: int) -> SampledToken:
+    try:
+        return choose([row])[0]
+    except Exception as error:
+        return SampledToken(0, fault=error_line(error))
 
 
 def _best(logits: torch.Tensor) -> list[int]:

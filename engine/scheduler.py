@@ -14,8 +14,9 @@ With batching = prefill-first, 4 comes before 2 while nobody is swapped out, and
 nothing else; after `max_prefill_steps` such steps in a row the decodes have a turn.
 
 A preempted request returns only when everything it must compute again fits at once, beside the blocks that running
-requests take meanwhile, and is no victim of the growth of others until it has given a token. So every preemption for
-growth costs one output token at most, and preemptions are bounded, whatever the victim rule.
+requests take meanwhile, and is no victim of the growth of others until it has given a token. A more urgent one takes
+nobody's place who has given none since it was admitted. So every preemption costs an output token, and preemptions are
+bounded, whatever the victim rule.
 
 Of several samples that return, the first computes the prompt alone; then the others share its whole blocks, as after
 the first admission, and compute their own outputs again. Nobody else takes the blocks that they will need for that.
@@ -125,6 +126,7 @@ class Scheduler(SchedulerCore):
         for request in requests:
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted earlier in this pass
+            self.concerns = request
             group = request.computing
             if len(group) > 1 and not self._rejoin(step, request, group[0]):
                 continue
@@ -187,7 +189,7 @@ class Scheduler(SchedulerCore):
                 step.give_back(request)
                 self.finish(request, FinishReason.CAPACITY, message=self._group_message(request))
                 return False
-            candidates = [r for r in self.running.snapshot() if r is request or not r.owed_token]
+            candidates = [r for r in self.running.snapshot() if r is request or not (r.owed_token and r.preemptions)]
             victim = self.victim_rule.choose(candidates, request)
             self._give_way(step, victim, request, ev.PreemptCause.NO_FREE_BLOCK)
             if victim is request:
@@ -213,6 +215,7 @@ class Scheduler(SchedulerCore):
     def _return_swapped(self, step: StepPass) -> None:
         """Bring swapped requests back, in policy order, until one does not fit."""
         while step.victim is None and (head := self.swapped.peek()) is not None:
+            self.concerns = head
             need, growth = self._return_need(head)
             room = self._room(step)
             reason: ev.WaitReason | None = None
@@ -257,6 +260,7 @@ class Scheduler(SchedulerCore):
     def _admit_waiting(self, step: StepPass) -> None:
         """Admit waiting requests, in policy order, until one does not fit."""
         while (head := self.waiting.peek()) is not None:
+            self.concerns = head
             if step.victim is not None:
                 self._tell_wait(step, head, ev.AfterPreemption(step.victim.request_id))
                 return
@@ -278,6 +282,7 @@ class Scheduler(SchedulerCore):
 
     def _try(self, step: StepPass, request: Request) -> ev.WaitReason | None:
         """Admit a waiting request if it fits; else, why not."""
+        self.concerns = request
         room = self._room(step)
         if not self.blocks.ever_returns(request):  # samples that outgrew the pool, behind a head that waits
             return self._needs_blocks(self.blocks.least_blocks(request), room.watermark)
@@ -294,9 +299,9 @@ class Scheduler(SchedulerCore):
         """Preempt running requests that are strictly less urgent than the head, if it fits then; else nobody."""
         if step.returned:
             return False  # copies to the host come first in a step, and would meet blocks that are still to be read
-        urgency = self.policy.urgency
-        mine = urgency(head)
-        rivals = [r for r in self.running.snapshot() if urgency(r) > mine]
+        urgency, order = self.policy.urgency, self.policy.order
+        mine, place = urgency(head), order(head)
+        rivals = [r for r in self.running.snapshot() if not r.owed_token and urgency(r) > mine and order(r) > place]
 
         def enough(victims: list[Request]) -> bool:
             room = self._room(step, victims)
@@ -347,13 +352,13 @@ class Scheduler(SchedulerCore):
         seq, hit = head.computing[0], offer.hit
         free, cached = self.blocks.pool.free, self.blocks.pool.cached
         resumed = self._leave_waiting(head, step.now)
-        head.owed_token = resumed
+        head.owed_token = True
         head.passed = 0
         self.running.add(head)
-        aged = self.policy.on_admit(head, step.now, hit.tokens)
         self._events.append(
             ev.Admitted(head.request_id, head.admitted_serial, resumed, offer.need, free, watermark, cached)
         )
+        aged = self.policy.on_admit(head, step.now, hit.tokens)
         if aged is not None:
             self._events.append(ev.Promoted(head.request_id, aged.cause, aged.before, aged.after, head.key))
         if self.blocks.looks_up(seq):

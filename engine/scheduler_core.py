@@ -5,12 +5,18 @@ Rules (who runs next, who gives way) are in its subclasses: `scheduler.py` and `
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+from collections.abc import Iterable
 from typing import Any
 
-from vtop.engine import beam_steps, live_options
+from vtop.engine import beam_steps, live_options, queue_bounds
 from vtop.engine import events as ev
+from vtop.engine.errors import error_line
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
+from vtop.engine.output_processor import Accepted
+from vtop.engine.presets.options import PresetStopped
+from vtop.engine.queues import RunningList, WaitingQueue
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.scheduler_state import SchedulerState
 from vtop.engine.step_pass import Given, StepPass
@@ -21,11 +27,21 @@ class SchedulerCore(SchedulerState):
 
     # --- between steps -----------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, now: float | None = None) -> None:
-        """Queue a new request at engine time `now` (None: its arrival)."""
+    def add(self, request: Request, now: float | None = None) -> Request | None:
+        """Queue a new request at engine time `now` (None: its arrival). Raises Refusal when too many wait.
+
+        Returns the request that was ended for it, where it is more urgent than one of those.
+        """
         request.queued = self.now = request.arrival if now is None else now
         self.policy.on_arrival(request, self.now)
-        request.key = self.policy.key(request)
+        try:
+            request.key = self.policy.key(request)
+            turned_away = queue_bounds.check_queue(self, request)
+        except Exception:
+            self.policy.on_finish(request)
+            raise
+        if turned_away is not None:
+            queue_bounds.turn_away(self, turned_away, request)
         self.waiting.push(request)
         for at in {request.deadline, request.expires}:
             if at is not None:
@@ -51,6 +67,7 @@ class SchedulerCore(SchedulerState):
                 samples=len(request.sequences),
             )
         )
+        return turned_away
 
     def finish(
         self,
@@ -68,6 +85,10 @@ class SchedulerCore(SchedulerState):
         else:
             self.waiting.remove(request)
         self.policy.on_finish(request)
+        self._leave(request, reason, stop_reason, message)
+
+    def _leave(self, request: Request, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
+        """It is in no queue any more: give its blocks back, close its outputs, and tell."""
         self._told_skipped.discard(request)
         for seq in request.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
@@ -81,14 +102,20 @@ class SchedulerCore(SchedulerState):
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
         self._tell_result(request, reason)
         self.ended.append(request)
+        try:
+            text = self._outputs.close(request)
+        except Exception as error:  # of the text that was still held back
+            text, request.finish_reason, request.stop_reason = "", FinishReason.FAILED, None
+            request.finish_message = error_line(error)
+            self._outputs.fail(request)
         self._events.append(
             ev.Finished(
                 id=request.request_id,
-                reason=reason.value,
+                reason=request.finish_reason.value,
                 output_tokens=sum(seq.num_output for seq in request.sequences),
-                text=self._outputs.close(request),
-                stop_reason=stop_reason,
-                message=message,
+                text=text,
+                stop_reason=request.stop_reason,
+                message=request.finish_message,
                 seq=rest[0].index if rest else 0,
             )
         )
@@ -155,26 +182,37 @@ class SchedulerCore(SchedulerState):
         for index, chunk in enumerate(plan.chunks):
             sampled = output.tokens[index]
             seq = chunk.sequence
-            seq.num_computed = chunk.start + chunk.num_tokens
-            if caching and seq.num_computed // block_size > seq.num_indexed:
-                self._index_written(seq)
-            if counting:
-                self._count_service(chunk, sampled is not None)
-            if sampled is None:
-                continue
-            forked = self._fork(seq, chunk.forks, output.forked[index]) if chunk.forks else []
             request = seq.request
-            request.owed_token = False
-            if request.beam is not None:
-                request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
-                if len(request.beam_found) == len(request.beam_order):
-                    beams.append(request)
+            if request in given.failed:
                 continue
-            self._accept(given, [(seq, sampled), *forked])
+            try:
+                if sampled is not None and sampled.fault:
+                    given.failed[request] = sampled.fault
+                    continue
+                seq.num_computed = chunk.start + chunk.num_tokens
+                if caching and seq.num_computed // block_size > seq.num_indexed:
+                    self._index_written(seq)
+                if counting:
+                    self._count_service(chunk, sampled is not None)
+                if sampled is None:
+                    continue
+                forked = self._fork(seq, chunk.forks, output.forked[index]) if chunk.forks else []
+                request.owed_token = False
+                if request.beam is not None:
+                    request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
+                    if len(request.beam_found) == len(request.beam_order):
+                        beams.append(request)
+                    continue
+                self._accept(given, [(seq, sampled), *forked])
+            except Exception as error:
+                given.blame(request, error)
         self._tell_tokens(given)
         for request in beams:
-            self._outputs.grow_beams(request)
-            beam_steps.take(self, request)
+            try:
+                self._outputs.grow_beams(request)
+                beam_steps.take(self, request)
+            except Exception as error:
+                given.blame(request, error)
         self._end(given)
 
     @property
@@ -185,8 +223,15 @@ class SchedulerCore(SchedulerState):
     def _accept(self, given: Given, tokens: list[tuple[Sequence, SampledToken]]) -> None:
         """Append tokens to their sequences, and note which of them end with theirs."""
         for seq, sampled in tokens:
+            if sampled.fault:
+                given.failed.setdefault(seq.request, sampled.fault)
+                continue
             seq.token_ids.append(sampled.token_id)
-            accepted = self._outputs.accept(seq, sampled)
+            try:
+                accepted = self._outputs.accept(seq, sampled)
+            except Exception as error:  # the token is there all the same
+                given.blame(seq.request, error)
+                accepted = Accepted()
             given.ids.append(seq.request.request_id)
             given.seqs.append(seq.index)
             given.tokens.append(sampled.token_id)
@@ -203,7 +248,24 @@ class SchedulerCore(SchedulerState):
 
     def _end(self, given: Given) -> None:
         for seq, reason, stop_reason, message in given.ended:
-            self.end_sequence(seq, reason, stop_reason=stop_reason, message=message)
+            request = seq.request
+            if request not in given.failed:
+                try:
+                    self.end_sequence(seq, reason, stop_reason=stop_reason, message=message)
+                except Exception as error:
+                    given.blame(request, error)
+        for request, text in given.failed.items():
+            if not request.finished:
+                self.fail_alone(request, text)
+
+    def fail_alone(self, request: Request, message: str) -> None:
+        """End a request by its own fault, wherever that left it: in its queue, in none, or in another than it says."""
+        for queue in self._queues:
+            if request in queue:
+                queue.remove(request)
+        with contextlib.suppress(Exception):  # the policy may have been told half of what happened
+            self.policy.on_finish(request)
+        self._leave(request, FinishReason.FAILED, None, message)
 
     def end_sequence(
         self, seq: Sequence, reason: FinishReason, *, stop_reason: str | int | None = None, message: str = ""
@@ -266,7 +328,8 @@ class SchedulerCore(SchedulerState):
         """
         failed = list(dict.fromkeys(chunk.sequence.request for chunk in plan.chunks))
         for request in failed:
-            self.finish(request, FinishReason.FAILED, message=message)
+            if not request.finished:
+                self.fail_alone(request, message)
         unsaved = {host for _, host in plan.swap_out}
         for request in self.swapped.ordered() if unsaved else ():
             if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
@@ -290,19 +353,60 @@ class SchedulerCore(SchedulerState):
     def _begin(self, now: float) -> StepPass:
         """What comes first in every step, whatever the rules."""
         self.now = self.blocks.pool.now = now
+        self.concerns = self.deciding = None
         self._expire(now)
         for request, move in self.policy.due(now):
             self.move(request, move)
-        return StepPass(now, self.token_budget)
+        self.deciding = StepPass(now, self.token_budget)
+        return self.deciding
+
+    def abandon(self, error: Exception, alive: Iterable[Request], again: bool) -> tuple[list[Request], StepPlan]:
+        """`schedule` raised: of the step nothing is left but its copies. Returns who ended, and these as a plan.
+
+        What was told is true once that plan is executed. Of requests, those end that the fault left half-way between
+        two queues, and, when the step before failed too (`again`), the one that was looked at: a fault that passes
+        harms nobody, one that stays ends whose it is.
+        """
+        step, at = self.deciding, self.concerns
+        self.concerns = self.deciding = None
+        if isinstance(error, PresetStopped):
+            at = None  # the original stops here, whoever it is
+        if step is not None:
+            self._undo(step, at)
+        failed = [r for r in alive if not any(r in queue for queue in self._queues)]
+        if again and at is not None and not at.finished and at not in failed:
+            failed.append(at)
+        for request in failed:
+            if step is not None:
+                step.give_back(request)
+            self.fail_alone(request, error_line(error))
+        if step is None:
+            return failed, StepPlan()
+        copies = [pair for pairs in step.copies.values() for pair in pairs]
+        return failed, StepPlan([], copies, step.swap_out, step.swap_in)
+
+    def _undo(self, step: StepPass, at: Request | None) -> None:
+        """What requests were given to compute is not computed: they are given it again.
+
+        The one that was looked at may be half admitted, so it begins anew.
+        """
+        if at is not None and at in self.running:
+            self._preempt(at, at, ev.PreemptCause.STEP_FAILED, step)
+
+    @property
+    def _queues(self) -> tuple[RunningList | WaitingQueue, ...]:
+        return self.running, self.waiting, self.swapped
 
     def _expire(self, now: float) -> None:
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
             at, _, request = heapq.heappop(self._deadlines)
             if request.finished:
                 continue
+            self.concerns = request
             if at == request.expires:
                 waited = at - request.arrival
                 self.finish(request, FinishReason.TIMEOUT, message=f"not done {waited:g} s after it arrived")
             else:
                 done = sum(seq.num_output for seq in request.sequences)
                 self._events.append(ev.DeadlineMissed(request.request_id, at, done))
+            self.concerns = None

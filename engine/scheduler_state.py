@@ -59,6 +59,8 @@ class SchedulerState:
         self._told_wait: tuple[str, ev.WaitReason] | None = None
         self._told_skipped: set[Request] = set()
         self._told_host_full = False
+        self.concerns: Request | None = None  # whom the step being decided looks at: what is raised is its fault
+        self.deciding: StepPass | None = None  # what was decided so far of that step
         self.rates: Callable[[], ExecutorRates] = ExecutorRates  # what the executor measured
 
     # --- telling -----------------------------------------------------------------------------------------------------
@@ -80,6 +82,10 @@ class SchedulerState:
     @property
     def has_events(self) -> bool:
         return bool(self._events)
+
+    def place_of(self, request: Request) -> Key:
+        """What those that wait are ordered by, smallest first, as far as they never ran."""
+        return self.policy.order(request)
 
     # --- changes of state --------------------------------------------------------------------------------------------
 
@@ -196,12 +202,12 @@ class SchedulerState:
         pool = self.blocks.pool
         used_before, for_key = pool.used, needy.key
         self._leave_running(victim, step)
-        pairs = self.blocks.swap_out(victim)
-        step.swap_out += pairs
-        self._told_host_full = False
         victim.status = RequestStatus.SWAPPED
         self.policy.on_preempt(victim, self.now)
         victim.key = self.policy.key(victim)
+        pairs = self.blocks.swap_out(victim)
+        step.swap_out += pairs
+        self._told_host_full = False
         self.swapped.push(victim)
         self._events.append(
             ev.SwappedOut(
@@ -249,10 +255,10 @@ class SchedulerState:
         self._admissions += 1
         request.owed_token = True
         self.running.add(request)
-        self.policy.on_admit(request, step.now, 0)
         self._told_wait = None
         tables = [list(seq.blocks) for seq in request.sequences]
         self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
+        self.policy.on_admit(request, step.now, 0)
 
     def _tell_host_full(self, choice: Choice) -> None:
         """Once, until there is room again."""

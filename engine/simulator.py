@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from vtop.engine.cards import Card
 from vtop.engine.clock import ManualClock
-from vtop.engine.config import MOST_BLOCKS, EngineConfig
+from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, Deadlock
 from vtop.engine.events import Frame, Note
 from vtop.engine.facts import EngineFacts
+from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.ledger import Ledger
 from vtop.engine.length_output import LengthOutput
 from vtop.engine.measures import Limits, Measures, measures

@@ -308,8 +308,8 @@ def _same_wait(told: Told, event: ev.Waits) -> bool:
 _DECISIONS = frozenset(
     {
         ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwapOutFailed, ev.SwappedIn,
-        ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished,
-        ev.Searched, ev.Chosen, ev.Finished,
+        ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.TurnedAway,
+        ev.SequenceFinished, ev.Searched, ev.Chosen, ev.Finished,
     }
 )  # fmt: skip
 
@@ -331,6 +331,7 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     ev.Switched: EngineState._switched,
     ev.Rekeyed: EngineState._rekeyed,
     ev.Tokens: EngineState._tokens,
+    ev.TurnedAway: EngineState._ignore,
     ev.DeadlineMissed: EngineState._deadline_missed,
     ev.SequenceFinished: EngineState._sequence_finished,
     ev.Searched: EngineState._searched,

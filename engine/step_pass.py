@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vtop.engine import events as ev
+from vtop.engine.errors import error_line
 from vtop.engine.executor import Chunk
 from vtop.engine.request import FinishReason, Request, Sequence
 
@@ -46,3 +47,8 @@ class Given:
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ended: list[tuple[Sequence, FinishReason, str | int | None, str]] = field(default_factory=list)
+    failed: dict[Request, str] = field(default_factory=dict)  # those with a fault of their own, and what it is
+
+    def blame(self, request: Request, error: Exception) -> None:
+        """What was raised is the fault of that request alone."""
+        self.failed.setdefault(request, error_line(error))

@@ -72,6 +72,9 @@ class TextOutput:
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         self._open[request] = _Open(output, ends, detokenizers, stops)
 
+    def forget(self, request: Request) -> None:
+        del self._open[request]
+
     def accept(self, seq: Sequence, sampled: SampledToken) -> Accepted:
         request = seq.request
         entry = self._open[request]
@@ -129,7 +132,7 @@ class TextOutput:
         return texts
 
     def close(self, request: Request) -> str:
-        entry = self._open.pop(request)
+        entry = self._open[request]
         self._mark(entry)
         output = self._closed[request] = entry.output
         if len(self._closed) > KEEP_CLOSED:
@@ -150,7 +153,16 @@ class TextOutput:
             shown = shown or rest
         if request.params.num_samples > request.params.n and request.beam is None:
             output.outputs = [output.outputs[seq.index] for seq in request.chosen()]
+        del self._open[request]
         return shown
+
+    def fail(self, request: Request) -> None:
+        entry = self._open.pop(request, None)
+        if entry is not None:
+            self._mark(entry)
+            entry.output.finished, entry.output.message = True, request.finish_message
+            for sample in entry.output.outputs:
+                sample.finish_reason, sample.stop_reason = FinishReason.FAILED.value, None
 
     def add_prompt_logprobs(self, seq: Sequence, entries: list[tuple[int, Logprob, tuple[Logprob, ...]]]) -> None:
         """Log-probabilities of prompt tokens at their positions. A position told again is the same: it is kept."""

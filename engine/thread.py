@@ -20,7 +20,8 @@ from enum import StrEnum
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.engine import LLMEngine
-from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.errors import BadValue, VtopError, error_line
+from vtop.engine.fields import check
 from vtop.engine.policies.user_calls import stuck_call
 from vtop.engine.workload_engine import WorkloadEngine
 from vtop.engine.workload_loading import load_workload
@@ -143,6 +144,8 @@ class EngineThread:
         self._paused = paused
         self._steps_left: int | None = None
         self._until: frozenset[str] = frozenset()
+        check("speed", steps_per_second)
+        check("max_behind", max_behind)
         self._interval = 1.0 / steps_per_second if steps_per_second else 0.0
         self._next_step = 0.0
         self._engine: LLMEngine | None = None
@@ -172,6 +175,8 @@ class EngineThread:
 
     def subscribe(self, name: str, max_behind: int | None = None, *, quiet: bool = False) -> Subscription:
         """Frames from the next one on. Subscribe before `start` to miss none. See Subscription for `quiet`."""
+        check("group", name, shown="name")
+        check("max_behind", max_behind)
         bound = self._max_behind if max_behind is None else max_behind
         subscription = Subscription(name, self._notify, bound, quiet)
         with self._wanted:
@@ -207,7 +212,7 @@ class EngineThread:
         except VtopError as error:
             self._status = ThreadStatus(ThreadState.FAILED, error=str(error))
         except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
+            text = error_line(error)
             self._status = ThreadStatus(ThreadState.FAILED, error=text, trace=traceback.format_exc())
         finally:
             if self._engine is not None:
@@ -298,7 +303,12 @@ class EngineThread:
         self._status = ThreadStatus(ThreadState.RUNNING)
         started = time.monotonic()
         self._let_time_run(engine, True)
-        engine.step()
+        try:
+            engine.step()
+        except Exception as error:  # nothing helps but what a person does: change an option, abort somebody
+            engine.note(ev.Note("error", f"the engine pauses: no step can be decided ({error_line(error)})"))
+            self._pause(engine, "failed")
+            return
         if self._interval:
             # keep the beat through small delays, start a new one after a long one
             late = started - self._next_step
@@ -332,13 +342,16 @@ class EngineThread:
             # add_request has told a refusal as an event already; the rest becomes a notice
             if not isinstance(command, cmd.AddRequest):
                 engine.note(ev.Note("error", str(error)))
+        except Exception as error:  # nobody foresaw it: it is told, and the engine goes on with the next one
+            engine.note(ev.Note("error", f"{type(command).__name__} failed: {error_line(error)}"))
 
     def _apply_checked(self, engine: LLMEngine, command: cmd.Command) -> None:
+        cmd.check_command(command)
         match command:
             case cmd.AddRequest():
                 engine.add_request(
                     command.request_id,
-                    command.prompt if isinstance(command.prompt, str) else list(command.prompt),
+                    command.prompt,
                     command.params,
                     priority=command.priority,
                     group=command.group,
@@ -358,13 +371,11 @@ class EngineThread:
                 self._steps_left, self._until = None, frozenset()
             case cmd.Step(count):
                 self._resume(engine)
-                self._steps_left, self._until = max(1, count), frozenset()
+                self._steps_left, self._until = count, frozenset()
             case cmd.RunUntil(tags):
                 self._resume(engine)
                 self._steps_left, self._until = None, tags
             case cmd.SetSpeed(steps_per_second):
-                if steps_per_second is not None and not steps_per_second > 0:
-                    raise BadValue("speed", steps_per_second, "give steps per second above 0, or none for no cap")
                 self._interval = 1.0 / steps_per_second if steps_per_second else 0.0
                 self._next_step = 0.0
                 engine.note(ev.SpeedSet(steps_per_second))

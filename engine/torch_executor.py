@@ -33,7 +33,7 @@ from vtop.engine.model_source import Progress, no_progress, resolve
 from vtop.engine.pack_linear import Packing, pack_model
 from vtop.engine.rates import RateMeter
 from vtop.engine.request import Sequence
-from vtop.engine.sampler import Sampler, likeliest_of, logprobs_of
+from vtop.engine.sampler import Sampler, each_or_alone, likeliest_of, logprobs_of
 from vtop.kernels.api import AttentionBatch, IntArray
 from vtop.kernels.registry import BackendUnavailable, block_copy, get_backend, warm_up
 
@@ -234,13 +234,24 @@ class TorchExecutor:
                 sequences.append(sequence)
                 places.append(row)
         if sequences:
-            for i, token in zip(owners, self._sampler.sample(_take(logits, places), sequences), strict=True):
+            drawn = each_or_alone(
+                lambda some: self._sampler.sample(
+                    _take(logits, [places[j] for j in some]), [sequences[j] for j in some]
+                ),
+                len(sequences),
+            )
+            for i, token in zip(owners, drawn, strict=True):
                 if output.tokens[i] is None:
                     output.tokens[i] = token
                 else:
                     output.forked.setdefault(i, []).append(token)
         if beams:
-            found = likeliest_of(_take(logits, [row for _, row in beams]), [chunks[i].top for i, _ in beams])
+            found = each_or_alone(
+                lambda some: likeliest_of(
+                    _take(logits, [beams[j][1] for j in some]), [chunks[beams[j][0]].top for j in some]
+                ),
+                len(beams),
+            )
             for (i, _), token in zip(beams, found, strict=True):
                 output.tokens[i] = token
         self._report_prompts(chunks, rows, logits, output)

@@ -12,12 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import MOST_COUNT, check
 
 FIRST_ID = 3  # below it are the special tokens of most vocabularies
 MAX_VOCABULARY = 2**31 - 1
-MOST_TOKENS = 10**9  # of one prompt or output, and of what shapes it; far above what any model takes
-MOST_SECONDS = 1e300
+MOST_TOKENS = MOST_COUNT  # of one prompt or output, and of what shapes it; far above what any model takes
 MOST_SCALE = 1000
+
+
+_CHECKED = (
+    "id", "at", "prompt_tokens", "output_tokens", "priority", "group", "timeout", "deadline", "prefix",
+    "expected_tokens", "after",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +50,12 @@ class Job:
     after: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.id:
-            raise BadValue("id", self.id, "give every job a name")
-        if not 0 <= self.at <= MOST_SECONDS:
-            raise BadValue("at", self.at, "use seconds from the start, 0 or more")
-        for field in ("prompt_tokens", "output_tokens", "n"):
-            if not 1 <= (value := getattr(self, field)) <= MOST_TOKENS:
-                raise BadValue(field, value, f"use 1 or more, at most {MOST_TOKENS:,}")
-        for field in ("beam_width", "expected_tokens"):
-            if (value := getattr(self, field)) is not None and not 1 <= value <= MOST_TOKENS:
-                raise BadValue(field, value, f"use 1 or more, at most {MOST_TOKENS:,}, or leave it out")
-        for field in ("timeout", "deadline"):
-            if (value := getattr(self, field)) is not None and not 0 < value <= MOST_SECONDS:
-                raise BadValue(field, value, "use seconds from arrival, more than 0, or leave it out")
+        for field in _CHECKED:
+            check(field, getattr(self, field))
+        for field in ("n", "beam_width"):  # too many samples are refused when it is added: that run goes on
+            value = getattr(self, field)
+            if value is not None or field == "n":
+                check("output_tokens", value, shown=field)
         if self.beam_width is not None and self.beam_width < self.n:
             raise BadValue("beam_width", self.beam_width, f"use at least n ({self.n}), or leave it out")
         if self.after == self.id:
@@ -65,11 +64,7 @@ class Job:
             self._check_prefix()
 
     def _check_prefix(self) -> None:
-        total = 0
-        for name, tokens in self.prefix:
-            if tokens < 1:
-                raise BadValue("prefix", (name, tokens), "use pieces of 1 token or more")
-            total += tokens
+        total = sum(tokens for _, tokens in self.prefix)
         if total > self.prompt_tokens:
             remedy = f"its pieces hold {total} tokens, more than the {self.prompt_tokens} of the prompt"
             raise BadValue("prefix", self.prefix[0], remedy)

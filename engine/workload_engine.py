@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.admission_check import check_fits, check_queue, check_request, check_samples, refusal_event
+from vtop.engine.admission_check import check_fits, check_samples, refusal_event
 from vtop.engine.arrivals import Arrivals, stretched, with_free_names
 from vtop.engine.clock import Clock, ManualClock
 from vtop.engine.config import EngineConfig
@@ -135,16 +135,14 @@ class WorkloadEngine(LLMEngine):
 
     def add_job(self, job: Job, arrival: float) -> None:
         """Queue a job that arrived at `arrival` (engine time). Raises BadValue when it can never run."""
-        sampled = job.n > 1 and job.beam_width is None
-        params = SamplingParams(
-            max_tokens=job.output_tokens,
-            temperature=1.0 if sampled else 0.0,
-            ignore_eos=True,
-            n=job.n,
-            beam_width=job.beam_width,
-            detokenize=self.tokenizer is not None,
-        )
-        self._check_length(job, params)
+        try:
+            params = self._params_of(job)
+            check_fits(job.prompt_tokens, self.max_model_len, self._blocks, self._scheduler.token_budget, self.config)
+        except BadValue as error:  # before its token ids are made: memory may not hold them
+            if not self._requests:
+                self._wake()
+            self._scheduler.note(refusal_event(job.id, error, None))
+            raise
         self.add_request(
             job.id,
             prompt_ids(job, self.facts.vocab_size or 32_000),
@@ -157,28 +155,18 @@ class WorkloadEngine(LLMEngine):
             expected_tokens=job.expected_tokens,
         )
 
-    def _check_length(self, job: Job, params: SamplingParams) -> None:
-        """Refuse what does not fit as add_request would, but before its token ids are made: memory may not hold them.
-
-        Raises BadValue, also told as a Refused event.
-        """
-        budget = self._scheduler.token_budget
-        try:
-            check_fits(job.prompt_tokens, self.max_model_len, self._blocks, budget, self.config)
-        except BadValue as too_long:
-            if not self._requests:
-                self._wake()
-            timeout = job.timeout if job.timeout is not None else self.config.request_timeout
-            try:  # what add_request would find before it
-                check_request(
-                    job.id, self._requests, job.priority, job.group, timeout, job.expected_tokens, job.deadline
-                )
-                check_queue(len(self._scheduler.waiting), self.config)
-                check_samples(params, self.config, budget)
-                raise too_long
-            except BadValue as error:
-                self._scheduler.note(refusal_event(job.id, error, None))
-                raise error from None
+    def _params_of(self, job: Job) -> SamplingParams:
+        sampled = job.n > 1 and job.beam_width is None
+        params = SamplingParams(
+            max_tokens=job.output_tokens,
+            temperature=1.0 if sampled else 0.0,
+            ignore_eos=True,
+            n=job.n,
+            beam_width=job.beam_width,
+            detokenize=self.tokenizer is not None,
+        )
+        check_samples(params, self.config, self._scheduler.token_budget)
+        return params
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, **more: Any) -> None:
         """As LLMEngine.add_request."""

@@ -8,6 +8,7 @@ from vtop.app.burst import MAX_BURST, MAX_WORDS, Lengths
 from vtop.app.injector import Burst, Wanted
 from vtop.app.screens.form import Field, FormScreen, number, whole
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import MOST_BLOCKS, MOST_COUNT
 from vtop.engine.request import SamplingParams
 
 _MANY = 2**31 - 1
@@ -25,7 +26,7 @@ def inject_form(params: SamplingParams) -> FormScreen[Wanted]:
             prompt=values["prompt"],
             params=replace(
                 params,
-                max_tokens=whole(values, "max_tokens", 1, _MANY),
+                max_tokens=whole(values, "max_tokens", 1, MOST_COUNT),
                 temperature=number(values, "temperature", float, 0, 1e6),
                 seed=whole(values, "seed", 0, 2**63) if seed else None,
                 n=whole(values, "samples", 1, MAX_SAMPLES),
@@ -57,7 +58,7 @@ def burst_form(params: SamplingParams, seed: int) -> FormScreen[Burst]:
             lengths=Lengths(values["lengths"]),
             mean=whole(values, "length", 1, MAX_WORDS),
             seed=whole(values, "seed", 0, 2**63),
-            params=replace(params, max_tokens=whole(values, "max_tokens", 1, _MANY)),
+            params=replace(params, max_tokens=whole(values, "max_tokens", 1, MOST_COUNT)),
             group=_group(values),
         )
 
@@ -76,7 +77,7 @@ def resize_form(num_blocks: int, block_size: int) -> FormScreen[int]:
     """Ask for another number of blocks."""
 
     def make(values: dict[str, str]) -> int:
-        return whole(values, "num_blocks", 1, _MANY)
+        return whole(values, "num_blocks", 1, MOST_BLOCKS)
 
     title = f"Resize the block pool ({num_blocks} blocks of {block_size} tokens now)"
     return FormScreen(title, [Field("num_blocks", "Blocks", str(num_blocks))], make, button="Resize")

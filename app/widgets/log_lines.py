@@ -86,6 +86,7 @@ _KINDS: dict[type, Kind] = {
     ev.Lifted: Kind.MOVE,
     ev.PrioritySet: Kind.MOVE,
     ev.Switched: Kind.OPTION,
+    ev.TurnedAway: Kind.REFUSE,
     ev.DeadlineMissed: Kind.MISS,
     ev.Finished: Kind.FINISH,
     ev.StepFailed: Kind.FAIL,
@@ -224,6 +225,7 @@ def _swapped_out(line: Line, e: ev.SwappedOut, ascii: bool, g: Glyphs) -> str:
 
 _CAUSES = {
     ev.PreemptCause.MORE_URGENT: ", more urgent",
+    ev.PreemptCause.STEP_FAILED: ", step failed",
 }
 
 
@@ -382,12 +384,18 @@ def _switched(line: Line, e: ev.Switched, ascii: bool, g: Glyphs) -> str:
     return f"{e.option}: {before} {g.arrow} {after}"
 
 
+def _turned_away(line: Line, e: ev.TurnedAway, ascii: bool, g: Glyphs) -> str:
+    whom = short_id(e.for_id, ascii)
+    return f"{short_id(e.id, ascii)}  turned away for {whom}, which is more urgent: at most {count(e.limit)} may wait"
+
+
 def _missed(line: Line, e: ev.DeadlineMissed, ascii: bool, g: Glyphs) -> str:
     return f"{short_id(e.id, ascii)}  not done at its deadline, {count(e.output_tokens)} tokens so far; it goes on"
 
 
 def _step_failed(line: Line, e: ev.StepFailed, ascii: bool, g: Glyphs) -> str:
-    return f"{e.where}: {short_id(e.error, ascii, 300)}; {len(e.ids)} requests ended"
+    ended = f"{len(e.ids)} request{'s' * (len(e.ids) != 1)} ended" if e.ids else "the step is abandoned, nobody ended"
+    return f"{e.where}: {short_id(e.error, ascii, 300)}; {ended}"
 
 
 def _pool_resized(line: Line, e: ev.PoolResized, ascii: bool, g: Glyphs) -> str:
@@ -469,6 +477,7 @@ _WORDS: dict[type, Callable[[Line, Any, bool, Glyphs], str]] = {
     ev.Lifted: _lifted,
     ev.PrioritySet: _priority_set,
     ev.Switched: _switched,
+    ev.TurnedAway: _turned_away,
     ev.DeadlineMissed: _missed,
     ev.Finished: _finished,
     ev.StepFailed: _step_failed,

@@ -37,6 +37,10 @@ class Policy:
         """How little the request matters, for the choice of victims: the key, unless waiting has bettered it."""
         return self.key(request)
 
+    def urgency(self, request: Request) -> Key:
+        """What preempt_for_waiting compares: the rank, unless requests are admitted by more than that."""
+        return self.rank(request)
+
     def on_arrival(self, request: Request, now: float) -> None:
         """Called before the first `key` of a request."""
 

@@ -16,7 +16,9 @@ class Priority(Policy):
 
     Everybody ages at the same rate, so the order of two requests never changes with time: priority - rate · (now -
     queued) orders as priority + rate · queued does, and nobody is ever sorted again. A preempted request keeps the time
-    at which it was first queued. Victims are chosen by the raw priority: having waited protects nobody.
+    at which it was first queued. Whom a waiting request may displace goes by the aged priority too, or who was admitted
+    for having waited would be thrown out at once. When blocks run out, victims are chosen by the raw priority: there,
+    having waited protects nobody.
     """
 
     name = "priority"
@@ -34,6 +36,9 @@ class Priority(Policy):
 
     def rank(self, request: Request) -> Key:
         return (self._sign * request.priority,)
+
+    def urgency(self, request: Request) -> Key:
+        return self.key(request)
 
     def on_arrival(self, request: Request, now: float) -> None:
         self._count(request, 1)

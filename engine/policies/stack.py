@@ -66,10 +66,13 @@ class PolicyStack:
         return rank
 
     def urgency(self, request: Request) -> Key:
-        """With preempt_for_waiting, a strictly smaller one may take the blocks of a larger one."""
+        """With preempt_for_waiting, a strictly smaller one may take the blocks of a larger one behind it in order.
+
+        One in front of it in order would be admitted again before it.
+        """
         urgency: Key = ()
         for part in self._urgent:
-            urgency += part.rank(request)
+            urgency += part.urgency(request)
         return urgency
 
     def make_queue(self) -> WaitingQueue:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.errors import BadValue
+from vtop.engine.errors import BadValue, in_one_line
 from vtop.engine.order import Key
 from vtop.engine.policies.base import Move, Policy
 from vtop.engine.policies.user_calls import call_user
@@ -158,5 +158,5 @@ def _as_key(value: object) -> Key:
 
 
 def _line(error: BaseException) -> str:
-    text = str(error).splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    text = in_one_line(str(error).partition("\n")[0])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -49,13 +49,18 @@ class PresetScheduler(SchedulerCore):
 
     # --- places ------------------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, now: float | None = None) -> None:
-        super().add(request, now)
+    def add(self, request: Request, now: float | None = None) -> Request | None:
+        turned_away = super().add(request, now)
         self._rekey(request, self._arrival_key(request))
+        return turned_away
 
     def _arrival_key(self, request: Request) -> Key:
         self._back = max(float(request.number), self._back + 1)
         return (self._back,)
+
+    def place_of(self, request: Request) -> Key:
+        place = float(request.number)
+        return (float(request.priority), request.arrival, place) if self.options.priority else (place,)
 
     def _returning_key(self, request: Request) -> Key:
         """In front of everybody who waits."""
@@ -113,12 +118,12 @@ class PresetScheduler(SchedulerCore):
         resumed = self._leave_waiting(request, step.now)
         key, request.key = request.key, self._running_key(request)
         self.running.add(request)
-        self.policy.on_admit(request, step.now)
         self._events.append(
             ev.Admitted(request.request_id, request.admitted_serial, resumed, need, free, watermark, cached)
         )
         if request.key != key:
             self._events.append(ev.Rekeyed([request.request_id], [request.key]))
+        self.policy.on_admit(request, step.now)
 
     def _tokens_lost(self, victim: Request) -> int:
         """Of several sequences each computes the prompt again by itself."""
@@ -134,18 +139,30 @@ class PresetScheduler(SchedulerCore):
             raise BadValue("option", name, f"preset {self.config.preset} fixes it; these can: {', '.join(LIVE)}")
         super().set_option(name, value)
 
+    def _undo(self, step: StepPass, at: Request | None) -> None:
+        """Presets take a running prompt for computed, and its blocks for cached: who was in the step begins anew."""
+        for request in self.running.snapshot():
+            if request in step.chunks or not all(seq.blocks for seq in request.computing):
+                self._preempt(request, request, ev.PreemptCause.STEP_FAILED, step)
+        for request in self._put_aside:
+            self.waiting.push(request)
+        self._put_aside = []
+
     # --- the result of a step ----------------------------------------------------------------------------------------
 
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
         given = Given(math.inf if self.options.faithful else self.capacity)
         for index, (chunk, sampled) in enumerate(zip(plan.chunks, output.tokens, strict=True)):
-            if chunk.sequence.request.finished:
+            if chunk.sequence.request.finished or chunk.sequence.request in given.failed:
                 continue  # ended while this step was in flight
-            self._written(chunk)
-            if sampled is not None:
-                forked = self._fork(chunk.sequence, chunk.forks, output.forked[index]) if chunk.forks else []
-                self._accept(given, [*forked, (chunk.sequence, sampled)])
+            try:
+                self._written(chunk)
+                if sampled is not None:
+                    forked = self._fork(chunk.sequence, chunk.forks, output.forked[index]) if chunk.forks else []
+                    self._accept(given, [*forked, (chunk.sequence, sampled)])
+            except Exception as error:
+                given.blame(chunk.sequence.request, error)
         self._tell_tokens(given)
         self._end(given)
 

@@ -60,6 +60,9 @@ class V0Stops:
     def close(self, request: Request) -> str:
         return ""
 
+    def fail(self, request: Request) -> None:
+        """`close` cannot."""
+
 
 @dataclass(slots=True)
 class V1Stops:
@@ -90,6 +93,9 @@ class V1Stops:
 
     def close(self, request: Request) -> str:
         return ""
+
+    def fail(self, request: Request) -> None:
+        """`close` cannot."""
 
 
 def _stop_token(seq: Sequence, token: int) -> Accepted | None:

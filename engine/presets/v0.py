@@ -37,7 +37,7 @@ class V0Scheduler(V0Core):
     def schedule(self, now: float) -> StepPlan:
         """Decide the next step."""
         self._begin(now)
-        step = V0Pass(now, self.token_budget, seats=sum(seats_of(request) for request in self.running))
+        step = self.deciding = V0Pass(now, self.token_budget, seats=sum(seats_of(request) for request in self.running))
         if not self.swapped:
             self._admit(step)
         if not step.admitted:

@@ -29,9 +29,9 @@ class V0ChunkedScheduler(V0Core):
     def schedule(self, now: float) -> StepPlan:
         """Decide the next step."""
         self._begin(now)
-        step = V0Pass(now, self.token_budget)
+        step = self.deciding = V0Pass(now, self.token_budget)
         self._prefills = self._count_prefills()
-        self._passed_over: list[Request] = []
+        self._passed_over: list[Request] = []  # they join waiting again when the step is decided
         self._run_running(step)
         step.seats = step.reached  # those that the budget did not reach hold no seat
         if not step.gave_way:
@@ -51,6 +51,11 @@ class V0ChunkedScheduler(V0Core):
             self.waiting.push(victim)
         else:
             self._put_aside.append(victim)
+
+    def _undo(self, step: StepPass, at: Request | None) -> None:
+        self._put_aside += self._passed_over
+        self._passed_over = []
+        super()._undo(step, at)
 
     def _chunk(self, step: V0Pass, tokens: int) -> int:
         left, share = step.left, self.token_budget // max(1, self._prefills.share)

@@ -44,6 +44,7 @@ class V0Core(V0Swapping):
         if not self.options.chunked:
             limit = min(limit, self.token_budget)
         while self._delay_is_over(step) and (head := self._next_waiting(step)) is not None:
+            self.concerns = head
             tokens, cached = self._wanted(step, head, self.options.chunked)
             room = self.blocks.room_for(self._blocks_of_prompt(head), self.options.watermark_blocks)
             if tokens + cached > limit:
@@ -96,7 +97,7 @@ class V0Core(V0Swapping):
         """Running requests in order; the tail gives way when one has no room to append (13, 14)."""
         queue = deque(self.running.snapshot())
         while queue:
-            request = queue[0]
+            request = self.concerns = queue[0]
             tokens, _ = self._wanted(step, request, self.options.chunked)
             if tokens <= 0 or tokens > step.left:
                 step.limit = ev.Limit.BUDGET

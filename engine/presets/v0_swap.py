@@ -89,6 +89,7 @@ class V0Swapping(PresetScheduler):
     def _return_swapped(self, step: V0Pass) -> None:
         """Swapped requests, first come first served, until one does not fit (18)."""
         while (head := self.swapped.peek()) is not None:
+            self.concerns = head
             idle = not (len(self.running) or self.options.faithful)
             watermark = 0 if idle else self.options.watermark_blocks
             room = self.blocks.room_to_swap_in(head.computing, self._lookahead(head), watermark)

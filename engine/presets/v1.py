@@ -39,6 +39,7 @@ class V1Scheduler(V1Core):
         for request in self.running.snapshot():
             if request.status is not RequestStatus.RUNNING or step.left <= 0:
                 continue
+            self.concerns = request
             seq = request.sequences[0]
             tokens = self._wanted(step, seq)
             if tokens <= 0:
@@ -88,6 +89,7 @@ class V1Scheduler(V1Core):
 
     def _admit_waiting(self, step: StepPass) -> None:
         while (head := self.waiting.peek()) is not None:
+            self.concerns = head
             seq = head.sequences[0]
             hit = self.blocks.match(seq)
             tokens = self._capped(seq.num_tokens + self._flying[seq] - hit.tokens)

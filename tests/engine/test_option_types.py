@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from vtop.engine.config import MOST_BLOCKS, EngineConfig
+from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.option_types import check_option
 from vtop.engine.policy_choice import parse_policies
 

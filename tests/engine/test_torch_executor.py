@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vtop.engine.errors import BadValue
-from vtop.engine.executor import Chunk, StepPlan
+from vtop.engine.executor import Chunk, SampledToken, StepPlan
 from vtop.engine.model import load_model
 from vtop.engine.request import SamplingParams, Sequence, new_request
 from vtop.engine.torch_executor import TorchExecutor
@@ -272,15 +272,29 @@ def test_a_failing_model_leaves_the_executor_usable() -> None:
         driver.executor.execute(StepPlan())
 
 
-def test_logits_that_are_no_numbers_are_an_error_not_a_token() -> None:
+def test_logits_that_are_no_numbers_are_a_fault_of_their_row_and_no_token() -> None:
+    """The row beside it gets the token it gets alone."""
     model = tiny_random("llama")
     driver = Driver(model)
-    with torch.no_grad():
-        model.lm_head.weight.fill_(float("nan"))
-    driver.add([1, 2, 3])
-    with pytest.raises(FloatingPointError):
-        driver.step(1)
+    good, bad = driver.add([1, 2, 3]), driver.add([4, 5, 6])
+    alone = Driver(tiny_random("llama"))
+    alone.add([1, 2, 3])
+    alone.step(1)
+    sample = driver.executor._sampler.sample
+
+    def spoilt(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
+        logits = logits.clone()
+        for row, sequence in enumerate(sequences):
+            if sequence is bad:
+                logits[row] = float("nan")
+        return sample(logits, sequences)
+
+    driver.executor._sampler.sample = spoilt  # type: ignore[method-assign, assignment]
+    driver.step(1)
+    assert "not finite numbers" in driver.sampled[bad][0].fault
+    assert driver.sampled[good][0].token_id == alone.sampled[alone.sequences[0]][0].token_id
     driver.executor.close()
+    alone.executor.close()
 
 
 class Copying(TorchPagedAttention):

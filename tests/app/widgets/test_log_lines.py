@@ -64,6 +64,12 @@ CASES: list[tuple[ev.AnyEvent, str]] = [
     (ev.Demoted("B", 0, 1, (0.0,)), "B  level 0 → 1: it used up its quantum"),
     (ev.Lifted(NASTY, 12, 40), "group [/]␛[31m is back, its counter 12 → 40"),
     (ev.PrioritySet("B", 0, 5, (0.0,)), "B  priority 0 → 5"),
+    (
+        ev.TurnedAway("B", NASTY, (9.0,), (1.0,), 4),
+        "B  turned away for [/]␛[31m, which is more urgent: at most 4 may wait",
+    ),
+    (ev.StepFailed("schedule", "E: x", []), "schedule: E: x; the step is abandoned, nobody ended"),
+    (ev.StepFailed("execute", "E: x", ["a"]), "execute: E: x; 1 request ended"),
     (ev.Switched("max_waiting", None, 5), "max_waiting: none → 5"),
     (ev.Switched("scheduling_policy", "a.py:P", "a.py:P"), "policy a.py:P loaded again"),
 ]
