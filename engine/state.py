@@ -243,8 +243,8 @@ class EngineState(BlockFold):
 # Arrived is told before its view exists; it stands in the view's own fields
 _DECISIONS = frozenset(
     {
-        ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwapOutFailed, ev.SwappedIn,
-        ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Finished,
+        ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwapOutFailed,
+        ev.SwappedIn, ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Finished,
     }
 )  # fmt: skip
 

@@ -223,7 +223,7 @@ def test_v1_has_one_sequence_per_request() -> None:
 def test_v0_refuses_more_samples_than_its_budget_decodes_at_once() -> None:
     """All samples of a group decode in one step, or none: with a smaller budget it would never end."""
     engine = AuditedEngine(12, preset="vllm-v0", batching="chunked", max_num_batched_tokens=2, watermark=0.0)
-    with pytest.raises(BadValue, match="n = 3.*max_num_batched_tokens 2"):
+    with pytest.raises(BadValue, match=r"n = 3.*max_num_batched_tokens 2"):
         engine.add("a", 4, 4, n=3, temperature=1.0)
     engine.add("b", [5, 6, 7], 4, n=2, temperature=1.0)
     engine.run()

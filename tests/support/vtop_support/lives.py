@@ -233,7 +233,7 @@ class Life:
         if not beams:
             for index, seq in enumerate(view.sequences):
                 expected = calm.samples[index]
-                whole = done and not seq.finish_reason == "abort"
+                whole = done and seq.finish_reason != "abort"
                 given = len(expected) if whole else len(seq.output_tokens)
                 assert seq.output_tokens == expected[:given], f"I4: sample {index} of {name}, {asked}"
         if done and name not in self.maimed:
