@@ -244,7 +244,8 @@ class EngineState(BlockFold):
 _DECISIONS = frozenset(
     {
         ev.Admitted, ev.PrefixLookup, ev.Waits, ev.Skipped, ev.Preempted, ev.SwappedOut, ev.SwapOutFailed,
-        ev.SwappedIn, ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed, ev.SequenceFinished, ev.Finished,
+        ev.SwappedIn, ev.Forked, ev.Passed, ev.Promoted, ev.Demoted, ev.PrioritySet, ev.DeadlineMissed,
+        ev.SequenceFinished, ev.Finished,
     }
 )  # fmt: skip
 

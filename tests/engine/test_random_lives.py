@@ -15,7 +15,7 @@ from vtop_support.lives import ACTIONS, OPTIONS, Action, live
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 @given(OPTIONS, ACTIONS)
 def test_random_lives(options: dict[str, Any], actions: list[Action]) -> None:
     live(options, actions)

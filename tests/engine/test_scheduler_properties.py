@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from vtop.engine import events as ev
 from vtop_support.engines import AuditedEngine
 
+
 @pytest.mark.parametrize("victim", ["latest", "policy", "least-computed", "most-blocks"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
 @settings(max_examples=20, deadline=None)
