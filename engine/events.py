@@ -48,7 +48,7 @@ from vtop.engine.reasons import (
     WaitReason as WaitReason,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # --- events ----------------------------------------------------------------------------------------------------
 

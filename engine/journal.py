@@ -16,9 +16,9 @@ from typing import IO
 
 import msgspec
 
-from vtop.engine.config import MOST_BLOCKS
 from vtop.engine.errors import BadValue, shown
 from vtop.engine.events import SCHEMA_VERSION, Frame, Meta
+from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.user_files import pieces
 
 FLUSH_BYTES = 64 * 1024  # of JSON, or

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.config import MOST_BLOCKS
+from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.request import RequestStatus
 from vtop.engine.state_blocks import FREE
 from vtop.engine.state_view import StateView

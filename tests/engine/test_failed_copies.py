@@ -1,4 +1,4 @@
-"""A copy of blocks that fails: nobody goes on with K/V that are not there, and nobody else is harmed."""
+"""A copy of blocks that fails: nobody goes on with K/V that are not there, and everybody else goes on."""
 
 from __future__ import annotations
 

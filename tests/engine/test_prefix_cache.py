@@ -15,6 +15,7 @@ from vtop.engine import events as ev
 from vtop.engine.block_manager import BlockManager
 from vtop.engine.errors import BadValue
 from vtop.engine.prefix_index import PrefixIndex, blake2_hash, extend_keys
+from vtop.engine.step_pass import StepPass
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor, expected_output
 
@@ -157,8 +158,10 @@ def test_a_hit_that_does_not_fit_holds_nothing() -> None:
     assert (pool.cached, pool.available) == (3, 5)
     engine.add("new", prompt(10, 24), 1)
     before = [pool.ref_count(b) for b in range(7)], list(pool.hand_out_order())
+    scheduler = engine.engine._scheduler
     for _ in range(100):
-        reason = engine.engine._scheduler._offer(engine.engine._requests["new"], 64)
+        room = scheduler._room(StepPass(0.0, 64))
+        reason = scheduler._offer(engine.engine._requests["new"], room)
         assert reason.need == 6
     assert before == ([pool.ref_count(b) for b in range(7)], list(pool.hand_out_order()))
     engine.step()

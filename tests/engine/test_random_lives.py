@@ -10,14 +10,27 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from vtop_support.lives import ACTIONS, OPTIONS, Action, live
+from vtop_support.lives import ACTIONS, OPTIONS, SWAPPED, SWAPPING, Action, live
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
 @given(OPTIONS, ACTIONS)
 def test_random_lives(options: dict[str, Any], actions: list[Action]) -> None:
+    live(options, actions)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(SWAPPING, SWAPPED)
+def test_random_lives_between_two_pools(options: dict[str, Any], actions: list[Action]) -> None:
+    live(options, actions)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, suppress_health_check=SLOW)
+@given(SWAPPING, SWAPPED)
+def test_random_lives_between_two_pools_long(options: dict[str, Any], actions: list[Action]) -> None:
     live(options, actions)
 
 

@@ -61,7 +61,7 @@ def test_every_sample_goes_on_with_its_own_tokens(budget: int, tokens: int, n: i
 
 
 def test_the_prompt_is_computed_once_and_shared_again() -> None:
-    """The first sample computes 24 prompt tokens of six blocks in three steps; then each computes its two outputs."""
+    """24 prompt tokens of six blocks by the first sample, in three steps; then each computes its two outputs."""
     engine = returning(8, 24, 3)
     counted = engine.state.totals.tokens_computed
     for _ in range(3):

@@ -100,6 +100,20 @@ ACTION = st.sampled_from(
 ACTIONS = st.lists(ACTION, min_size=30, max_size=110)
 """Long enough for a request to be preempted, return and be met by something else: hypothesis's own lists are short."""
 
+SWAPPING = OPTIONS.map(
+    lambda options: (
+        options
+        | {"preemption_mode": "swap", "num_host_blocks_override": 20, "num_blocks": 3 + options["num_blocks"] % 10}
+        | {"block_size": min(options["block_size"], 4), "max_num_seqs": 8, "batching": "chunked"}
+    )
+)
+"""Pools so small that somebody is always in the host pool."""
+SWAPPED = st.lists(
+    ACTION.map(lambda action: ("fault", action[1] % 3, 0, 0) if action[0] in ("resize", "shake", "switch") else action),
+    min_size=30,
+    max_size=110,
+)
+
 
 @dataclass(frozen=True)
 class Asked:
