@@ -130,17 +130,27 @@ def _compare_end(found: list[str], request: Request, view: RequestView) -> None:
 
 
 def _compare_output(found: list[str], request: Request, outputs: EngineOutputs | None, view: RequestView) -> None:
-    """What the fold shows of each sample, and what the caller is given of it. Beams have hypotheses instead."""
+    """What the fold shows of each sample or hypothesis, and what the caller is given of it."""
     output = outputs.result(request) if outputs is not None else None
-    if output is None or request.beam is not None:
+    if output is None:
         return
-    name = request.request_id
-    _expect(found, f"{name} ended", view.status is RequestStatus.FINISHED, output.finished)
+    name, over = request.request_id, view.status is RequestStatus.FINISHED
+    _expect(found, f"{name} ended", over, output.finished)
+    if request.beam is not None:
+        if view.found or (over and output.outputs and output.outputs[0].token_ids):
+            told = [(f.tokens, f.text, f.logprob, f.reason, f.stop_reason) for f in view.found]
+            given = [
+                (o.token_ids, o.text, o.cumulative_logprob, o.finish_reason, o.stop_reason) for o in output.outputs
+            ]
+            _expect(found, f"{name} hypotheses", told, given)
+        return
+    if over and request.forked and len(view.sequences) > request.params.n:
+        _expect(found, f"{name} samples returned", view.chosen, [sample.index for sample in output.outputs])
     for sample in output.outputs:
         seen = view.sequences[sample.index]
         _expect(found, f"{name} tokens of sample {sample.index}", seen.output_tokens, sample.token_ids)
         _expect(found, f"{name} text of sample {sample.index}", seen.text, sample.text)
-        if len(view.sequences) > 1 and view.status is not RequestStatus.FINISHED:
+        if len(view.sequences) > 1 and not over:
             _expect(found, f"{name} end of sample {sample.index}", seen.finish_reason, sample.finish_reason or "")
 
 

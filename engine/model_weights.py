@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from vtop.engine.errors import ModelRefused
+from vtop.engine.user_files import read_json
 
 SHOWN = 3  # names in a refusal, at most
 _INDEX = "model.safetensors.index.json"
@@ -23,7 +23,7 @@ def check_files(folder: Path, name: str) -> None:
         files = [single.name]
     elif index.is_file():
         try:
-            files = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+            files = sorted(set(read_json("model", index)["weight_map"].values()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelRefused(name, f"{_INDEX} lists no weights ({type(error).__name__})") from error
     else:

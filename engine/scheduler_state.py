@@ -132,8 +132,7 @@ class SchedulerState:
             self._tell_freed(seq, self.blocks.free(seq))
         victim.status = RequestStatus.WAITING
         victim.beam_found = {}
-        self.policy.on_preempt(victim, self.now)
-        victim.key = self._returning_key(victim)
+        victim.key = self._key_of_victim(victim, self._returning_key)
         self._requeue(victim, step)
         self._events.append(
             ev.Preempted(
@@ -175,6 +174,15 @@ class SchedulerState:
         victim.preemptions += 1
         victim.owed_token = False
 
+    def _key_of_victim(self, victim: Request, key: Callable[[Request], Key]) -> Key:
+        """Its key from now on. When the policy raises here the preemption is never told, so it does not count."""
+        try:
+            self.policy.on_preempt(victim, self.now)
+            return key(victim)
+        except BaseException:
+            victim.preemptions -= 1
+            raise
+
     def _returning_key(self, victim: Request) -> Key:
         """Its key in `waiting` after a preemption."""
         return self.policy.key(victim)
@@ -203,8 +211,7 @@ class SchedulerState:
         used_before, for_key = pool.used, needy.key
         self._leave_running(victim, step)
         victim.status = RequestStatus.SWAPPED
-        self.policy.on_preempt(victim, self.now)
-        victim.key = self.policy.key(victim)
+        victim.key = self._key_of_victim(victim, self.policy.key)
         pairs = self.blocks.swap_out(victim)
         step.swap_out += pairs
         self._told_host_full = False
