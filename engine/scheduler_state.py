@@ -81,6 +81,8 @@ class SchedulerState:
 
     @property
     def has_events(self) -> bool:
+        """Whether there is something to tell; of the policy too, whose call may have failed before anything else was."""
+        self._events += self.policy.take_events()
         return bool(self._events)
 
     def place_of(self, request: Request) -> Key:

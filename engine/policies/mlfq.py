@@ -40,7 +40,8 @@ class MultiLevel(Policy):
         self._starvation = starvation
         self._places: dict[Request, _Place] = {}
         self._serial = 0
-        self._starving: list[tuple[float, int, int, Request]] = []  # heap of (when, number, stint, request)
+        self._waits = 0  # in a waiting queue, so far
+        self._starving: list[tuple[float, int, int, int, Request]] = []  # heap of (when, number, wait, stint, request)
 
     def key(self, request: Request) -> Key:
         place = self._places[request]
@@ -72,7 +73,7 @@ class MultiLevel(Policy):
         rescued: list[tuple[Request, Move]] = []
         heap = self._starving
         while heap and heap[0][0] <= now and len(rescued) < RESCUES_PER_STEP:
-            _, _, stint, request = heapq.heappop(heap)
+            *_, stint, request = heapq.heappop(heap)
             place = self._places.get(request)
             if place is None or place.stint != stint or request.status is RequestStatus.RUNNING:
                 continue  # it ran meanwhile
@@ -97,7 +98,8 @@ class MultiLevel(Policy):
         place = self._places[request]
         place.stint += 1
         if place.level:
-            heapq.heappush(self._starving, (now + self._starvation, request.number, place.stint, request))
+            self._waits += 1  # a refused request leaves its number to the next one
+            heapq.heappush(self._starving, (now + self._starvation, request.number, self._waits, place.stint, request))
 
     def _join_level(self, prompt: int) -> int:
         level = 0
