@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 from cyclopts import App, Group, Parameter
 
-from vtop.app.burst import Lengths
 from vtop.app.cli_values import UNSET, kind_word, strict, strict_given
-from vtop.app.ending import Ended
+from vtop.app.commands.sim.arguments import SimArguments
+from vtop.app.commands.usage import stray
+from vtop.app.live.burst import Lengths
 from vtop.app.options import Option, options
-from vtop.app.printing import tell
-from vtop.app.sim_arguments import SimArguments
-from vtop.app.usage import stray
+from vtop.app.terminal.ending import Ended
+from vtop.app.terminal.printing import tell
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION
 
@@ -118,11 +118,11 @@ def run(
     on_engine
         Play the scenario with the model, its times stretched to how fast this machine is.
     """
-    from vtop.app.run_command import RunArguments, run_command
+    from vtop.app.commands.run import RunArguments, run_command
 
     arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json, overwrite)
     if scenario is not None or time_scale is not None or on_engine:
-        from vtop.app.play_command import PlayArguments, play
+        from vtop.app.commands.sim.play_command import PlayArguments, play
 
         return play(_settings(given), arguments, PlayArguments(scenario, time_scale, on_engine))
     return run_command(_settings(given), arguments)
@@ -136,7 +136,7 @@ def sim(*, given: Given = None, arguments: SimGiven = None) -> int:
     take seconds: `vtop sim --rates 2,4,6 --policies fcfs,priority,fair,sjf --priorities 0=0.8,10=0.2
     --groups A=0.8,B=0.2 --num-gpu-blocks-override 256`.
     """
-    from vtop.app.sim_command import sim as run_sim
+    from vtop.app.commands.sim.command import sim as run_sim
 
     return run_sim(_settings(given), arguments or SimArguments())
 
@@ -156,7 +156,7 @@ def calibrate(
     overwrite
         Replace the file when there is one.
     """
-    from vtop.app.calibrate_command import calibrate as run_calibrate
+    from vtop.app.commands.calibrate import calibrate as run_calibrate
 
     return run_calibrate(file, output, overwrite=overwrite)
 
@@ -164,7 +164,7 @@ def calibrate(
 @app.command
 def config(*, given: Given = None) -> int:
     """Show every option with its value and where it comes from."""
-    from vtop.app.config_command import show_config
+    from vtop.app.commands.config import show_config
 
     return show_config(_settings(given))
 
@@ -178,7 +178,7 @@ def conform(file: Path) -> int:
     file
         A YAML file of cases.
     """
-    from vtop.app.conform_command import conform as run_cases
+    from vtop.app.commands.conform import conform as run_cases
 
     return run_cases(file)
 
@@ -186,7 +186,7 @@ def conform(file: Path) -> int:
 @models.command(name="list")
 def list_() -> int:
     """Show the models that have a name, and what was fetched."""
-    from vtop.app.models_command import list_models
+    from vtop.app.commands.models import list_models
 
     return list_models()
 
@@ -200,7 +200,7 @@ def pull(name: str) -> int:
     name
         smollm2, or a hub id such as Qwen/Qwen3-0.6B.
     """
-    from vtop.app.models_command import pull_model
+    from vtop.app.commands.models import pull_model
 
     return pull_model(name)
 
@@ -214,7 +214,7 @@ def remove(name: str) -> int:
     name
         As `vtop models list` shows it.
     """
-    from vtop.app.models_command import remove_model
+    from vtop.app.commands.models import remove_model
 
     return remove_model(name)
 

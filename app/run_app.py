@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Callable
 
-from vtop.app.feed import Feed
+from vtop.app.live.feed import Feed
 from vtop.app.options import AppConfig
-from vtop.app.playing import Playing
-from vtop.app.printing import tell
-from vtop.app.stray import StrayOutput
-from vtop.app.terminal import ExitGuard
+from vtop.app.screens.playing import Playing
+from vtop.app.terminal.guard import ExitGuard
+from vtop.app.terminal.printing import tell
+from vtop.app.terminal.stray import StrayOutput
 
 SWITCH_INTERVAL = 0.001  # seconds until a thread that computes in Python lets the screen's thread go on
 ENGINE_GRACE = 1.0  # seconds for the engine to finish its step when the person has left
@@ -33,9 +33,9 @@ def run_app(
     bursts that it sent already, so that ids go on from there. `playing` says what runs, when it is not a plain engine.
     """
     from vtop.app.main import VtopApp
-    from vtop.app.screen_driver import screen_driver
     from vtop.app.settings import config_folder
-    from vtop.app.themes import load_themes
+    from vtop.app.terminal.driver import screen_driver
+    from vtop.app.terminal.themes import load_themes
 
     sys.setswitchinterval(SWITCH_INTERVAL)
     stray = StrayOutput()

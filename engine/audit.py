@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vtop.engine.block_manager import BlockManager
-from vtop.engine.live_options import LIVE_OPTIONS
-from vtop.engine.output_processor import EngineOutputs
+from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.request import FinishReason, Request, RequestStatus
-from vtop.engine.state import FREE, EngineState, RequestView
+from vtop.engine.sched.live import LIVE_OPTIONS
+from vtop.engine.sched.output import EngineOutputs
+from vtop.engine.state.fold import FREE, EngineState, RequestView
 
 if TYPE_CHECKING:
-    from vtop.engine.scheduler_core import SchedulerCore
+    from vtop.engine.sched.core import SchedulerCore
 
 
 class AuditError(AssertionError):

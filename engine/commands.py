@@ -9,7 +9,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.events import TAGS
 from vtop.engine.fields import check
 from vtop.engine.request import SamplingParams
-from vtop.engine.workload import Workload
+from vtop.engine.workload.jobs import Workload
 
 
 @dataclass(frozen=True, slots=True)

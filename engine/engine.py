@@ -11,7 +11,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
-from vtop.engine.admission_check import (
+from vtop.engine.audit import audit
+from vtop.engine.clock import Clock, MonotonicClock
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue, error_line
+from vtop.engine.executor import Executor, StepOutput, StepPlan
+from vtop.engine.facts import EngineFacts
+from vtop.engine.fields import check
+from vtop.engine.output.beams import BeamStops
+from vtop.engine.output.text import TextOutput
+from vtop.engine.outputs import RequestOutput
+from vtop.engine.presets.factory import make_blocks, make_scheduler
+from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
+from vtop.engine.sched.admission import (
     check_arrival,
     check_ends,
     check_fits,
@@ -20,25 +32,13 @@ from vtop.engine.admission_check import (
     refusal_event,
     tokens_of,
 )
-from vtop.engine.audit import audit
-from vtop.engine.beam_text import BeamStops
-from vtop.engine.clock import Clock, MonotonicClock
-from vtop.engine.config import EngineConfig
-from vtop.engine.errors import BadValue, error_line
-from vtop.engine.executor import Executor, StepOutput, StepPlan
-from vtop.engine.explain import Explanation, explain
-from vtop.engine.facts import EngineFacts
-from vtop.engine.fields import check
-from vtop.engine.output_processor import EngineOutputs
-from vtop.engine.outputs import RequestOutput
-from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
-from vtop.engine.scheduler_factory import make_blocks, make_scheduler
-from vtop.engine.state import EngineState
-from vtop.engine.text_output import TextOutput
+from vtop.engine.sched.output import EngineOutputs
+from vtop.engine.state.explain import Explanation, explain
+from vtop.engine.state.fold import EngineState
 from vtop.engine.version import VERSION
 
 if TYPE_CHECKING:
-    from vtop.engine.text_output import Tokenizer
+    from vtop.engine.output.text import Tokenizer
 
 Prompt = str | list[int] | tuple[int, ...] | dict[str, Any]
 """Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids} as in vLLM."""
@@ -95,7 +95,7 @@ class LLMEngine:
         """
         if progress is not None:
             progress("importing torch", 0, None)
-        from vtop.engine.torch_executor import build_executor
+        from vtop.engine.model.executor import build_executor
 
         executor, tokenizer, facts = build_executor(config, progress)
         return cls(executor, config, tokenizer=tokenizer, facts=facts)

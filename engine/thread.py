@@ -22,9 +22,9 @@ from vtop.engine import events as ev
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError, error_line
 from vtop.engine.fields import check
+from vtop.engine.load_workload import load_workload
 from vtop.engine.policies.user_calls import stuck_call
-from vtop.engine.workload_engine import WorkloadEngine
-from vtop.engine.workload_loading import load_workload
+from vtop.engine.workload.engine import WorkloadEngine
 
 DEFAULT_MAX_BEHIND = 5000
 COMMANDS_PER_STEP = 256  # a burst of commands must not keep the engine from stepping

@@ -64,7 +64,7 @@ def block_copy(backend: AttentionBackend) -> BlockCopy:
 
 
 def _torch(note: str) -> AttentionBackend:
-    from vtop.kernels.torch_paged import TorchPagedAttention
+    from vtop.kernels.plain.paged import TorchPagedAttention
 
     backend = TorchPagedAttention()
     backend.note = note
@@ -79,11 +79,11 @@ def _fast(name: str, kind: str, *, strict: bool) -> AttentionBackend:
     backend: Any
     try:
         if name == "numba":
-            from vtop.kernels.numba_paged import NumbaPagedAttention
+            from vtop.kernels.cpu.paged import NumbaPagedAttention
 
             backend = NumbaPagedAttention(strict=strict)
         else:
-            from vtop.kernels.triton_paged import TritonPagedAttention
+            from vtop.kernels.gpu.paged import TritonPagedAttention
 
             backend = TritonPagedAttention()
     except ImportError as error:  # missing, or at odds with the numpy or torch there is

@@ -30,7 +30,7 @@ ARGS = parser.parse_args()
 os.environ["VTOP_TEST_DEVICE"] = "cpu" if ARGS.dry else "cuda"
 if ARGS.dry:
     os.environ["TRITON_INTERPRET"] = "1"
-sys.path.insert(0, str(Path(__file__).parent / "kernels"))
+sys.path.insert(0, str(Path(__file__).parent / "kernels" / "gpu"))
 
 import numpy as np
 import torch
@@ -38,14 +38,14 @@ import torch.nn.functional as F
 import triton_interp as cases
 
 from vtop.engine.config import EngineConfig
-from vtop.engine.cuda_graphs import CudaCapture, GraphOptions
 from vtop.engine.engine import LLMEngine
 from vtop.engine.facts import EngineFacts
-from vtop.engine.model import load_model
+from vtop.engine.model.executor import TorchExecutor
+from vtop.engine.model.graphs import CudaCapture, GraphOptions
+from vtop.engine.model.model import load_model
 from vtop.engine.request import SamplingParams
-from vtop.engine.torch_executor import TorchExecutor
 from vtop.kernels.api import AttentionBatch
-from vtop.kernels.triton_paged import TritonPagedAttention
+from vtop.kernels.gpu.paged import TritonPagedAttention
 
 DEVICE = torch.device("cpu" if ARGS.dry else "cuda")
 STARTED = time.perf_counter()

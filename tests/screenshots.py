@@ -13,8 +13,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from vtop.app.burst import Lengths
-from vtop.app.injector import Burst
+from vtop.app.live.burst import Lengths
+from vtop.app.live.inject import Burst
 from vtop.app.main import VtopApp
 from vtop.app.options import AppConfig
 from vtop.engine import commands as cmd
@@ -29,7 +29,7 @@ PARAMS = SamplingParams(max_tokens=90, temperature=0.7)
 
 def make_feed(stub: bool) -> Any:
     """A feed of an engine with the bundled model or with the stub."""
-    from vtop.app.live_feed import LiveFeed
+    from vtop.app.live.engine import LiveFeed
 
     if not stub:
         return LiveFeed.of_config(EngineConfig(num_gpu_blocks_override=BLOCKS, max_num_seqs=24))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vtop.app.files import write_file
-from vtop.app.printing import tell
-from vtop.engine.compare import Outcome
+from vtop.app.terminal.printing import tell
 from vtop.engine.errors import BadValue
+from vtop.engine.sim.compare import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from vtop.app.plots.choice import at, common_rates, policies
 from vtop.app.plots.style import grid, label, legend, log_axis, looks, titles
-from vtop.engine.compare import Outcome
-from vtop.engine.measures import LATENCIES
-from vtop.engine.metrics import COMPLETED
+from vtop.engine.sim.compare import Outcome
+from vtop.engine.sim.measures import LATENCIES
+from vtop.engine.state.metrics import COMPLETED
 
 TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vtop.engine.compare import Curves, Outcome
+from vtop.engine.sim.compare import Curves, Outcome
 
 MOST_PANELS = 8  # of figures with a panel for each policy
 

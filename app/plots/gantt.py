@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from vtop.app.plots.choice import at, first_panels, one_each
 from vtop.app.plots.style import PALETTE, grid, label, legend, titles
-from vtop.engine.compare import SPANS_OF, Curves, Outcome
+from vtop.engine.sim.compare import SPANS_OF, Curves, Outcome
 
 # phase -> colour and height of its bar: heights tell phases apart where colours cannot
 PHASES = {

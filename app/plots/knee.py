@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vtop.app.plots.choice import policies, rates
-from vtop.engine.compare import Outcome
-from vtop.engine.ledger_records import RequestRecord
+from vtop.engine.sim.compare import Outcome
+from vtop.engine.sim.records import RequestRecord
 
 KEPT_UP = 0.9
 DEFINITION = (

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from vtop.app.plots.choice import policies
 from vtop.app.plots.style import GREY, grid, label, legend, log_axis, looks, thousands, titles
-from vtop.engine.compare import Outcome, rows
+from vtop.engine.sim.compare import Outcome, rows
 
 RING: dict[str, Any] = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "markeredgecolor": "#000000"}
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 from vtop.app.plots.backlog import drifts
 from vtop.app.plots.choice import at, first_panels, one_each
 from vtop.app.plots.style import PALETTE, Look, grid, label, legend, looks, thousands, titles
-from vtop.engine.compare import Curves, Outcome
+from vtop.engine.sim.compare import Curves, Outcome
 
 MOST_GROUPS = 8
 DRIFT: dict[str, Any] = {"color": PALETTE[3], "linewidth": 1.8}

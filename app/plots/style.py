@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from vtop.app.safe_text import shorten
+from vtop.app.terminal.safe_text import shorten
 
 # Okabe and Ito's palette: told apart by colour-blind eyes; yellow last, since it is faint on white
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from vtop.app.plots.choice import at, first_panels, one_each
 from vtop.app.plots.style import GREY, PALETTE, grid, label, legend, titles
-from vtop.engine.compare import Curves, Outcome
+from vtop.engine.sim.compare import Curves, Outcome
 
 QUEUES: tuple[tuple[str, str, Any], ...] = (
     ("waiting", PALETTE[1], "-"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.widgets import Static
 
-from vtop.app.safe_text import cells
+from vtop.app.terminal.safe_text import cells
 
 _MOST_ROWS = 3
 

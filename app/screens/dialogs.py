@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtop.app.burst import MAX_BURST, MAX_WORDS, Lengths
-from vtop.app.injector import Burst, Wanted
+from vtop.app.live.burst import MAX_BURST, MAX_WORDS, Lengths
+from vtop.app.live.inject import Burst, Wanted
 from vtop.app.screens.form import Field, FormScreen, number, whole
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import MOST_BLOCKS, MOST_COUNT

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from vtop.app.actions import Action, Group, key_sign
-from vtop.app.glyphs import glyphs
+from vtop.app.terminal.glyphs import glyphs
 
 _MOVES = (
     ("arrows, j k", "In the focused panel; also PgUp, PgDn, Home, End"),

@@ -15,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from vtop.app.safe_text import fit, shorten
 from vtop.app.screens.form import Field, FormScreen
+from vtop.app.terminal.safe_text import fit, shorten
 from vtop.engine.errors import BadValue
-from vtop.engine.scenario import Scenario, load_scenario
+from vtop.engine.scenarios.scenario import Scenario, load_scenario
 from vtop.engine.user_files import read_toml
 from vtop.engine.user_folders import typed_path
 

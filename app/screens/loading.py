@@ -7,7 +7,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from vtop.app.glyphs import thin_bar
+from vtop.app.terminal.glyphs import thin_bar
 from vtop.engine.thread import ThreadStatus
 
 _WIDTH = 40

@@ -9,11 +9,11 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from vtop.app.expects import differences, words
-from vtop.app.safe_text import cells, clean, shorten
+from vtop.app.screens.expects import differences, words
+from vtop.app.terminal.safe_text import cells, clean, shorten
 from vtop.engine.config import EngineConfig
-from vtop.engine.state import EngineState
-from vtop.engine.workload_loading import PER_SECOND, SECONDS
+from vtop.engine.load_workload import PER_SECOND, SECONDS
+from vtop.engine.state.fold import EngineState
 
 LEAST_HEIGHT = 20  # rows of the screen; a smaller one has none to give
 TWO_ROWS_FROM = 34

@@ -11,8 +11,8 @@ from vtop.app.screens.form import Field, FormScreen
 from vtop.engine.commands import SetOption
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.live_options import LIVE_OPTIONS
 from vtop.engine.presets.base import LIVE
+from vtop.engine.sched.live import LIVE_OPTIONS
 
 
 def option_form(now: Mapping[str, Any]) -> FormScreen[list[SetOption]]:

@@ -9,17 +9,17 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from vtop.app.actions import PANELS
-from vtop.app.layout import MIN_HEIGHT, MIN_WIDTH, Layout, plan
+from vtop.app.live.view import View
 from vtop.app.screens.banner import Banner
 from vtop.app.screens.key_bar import KeyBar
+from vtop.app.screens.layout import MIN_HEIGHT, MIN_WIDTH, Layout, plan
 from vtop.app.screens.loading import LoadingPanel
 from vtop.app.screens.look_bar import LookBar
 from vtop.app.screens.panels import MAKE
 from vtop.app.screens.prompt_bar import PromptBar
-from vtop.app.view import View
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.header_bar import HeaderBar
-from vtop.app.widgets.host_map import HostMap
+from vtop.app.widgets.map.host import HostMap
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.service_bars import ServiceBars
 from vtop.app.widgets.step_strip import StepStrip

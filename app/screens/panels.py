@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from vtop.app.widgets.block_map import BlockMap
 from vtop.app.widgets.charts import Charts
 from vtop.app.widgets.event_log import EventLog
-from vtop.app.widgets.host_map import HostMap
+from vtop.app.widgets.map.host import HostMap
+from vtop.app.widgets.map.map import BlockMap
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.queue_table import QueueTable
 

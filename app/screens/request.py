@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from vtop.app.live.view import View
 from vtop.app.screens.key_bar import KeyBar
-from vtop.app.view import View
 from vtop.app.widgets.header_bar import HeaderBar
 from vtop.app.widgets.panel import ListPanel
 from vtop.app.widgets.request_detail import RequestDetail

@@ -13,9 +13,9 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from vtop.app.safe_text import shorten
 from vtop.app.screens.choice import Choice
-from vtop.engine.scenario import Scenario, Variant
+from vtop.app.terminal.safe_text import shorten
+from vtop.engine.scenarios.scenario import Scenario, Variant
 
 AROUND = 10  # rows of the dialog beside its fields
 SET, LEAVE = "set them too", "leave them"

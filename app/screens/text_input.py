@@ -6,7 +6,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import Input
 
-from vtop.app.injector import MAX_PROMPT
+from vtop.app.live.inject import MAX_PROMPT
 
 _SPACES = dict.fromkeys((*range(32), *range(127, 160), 8232, 8233), " ")
 

@@ -9,9 +9,9 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 
-from vtop.app.charts import area, largest, latest, round_top, seconds_text, time_axis
-from vtop.app.colours import Palette
-from vtop.app.view import History, View
+from vtop.app.live.view import History, View
+from vtop.app.terminal.area_chart import area, largest, latest, round_top, seconds_text, time_axis
+from vtop.app.terminal.colours import Palette
 from vtop.app.widgets.panel import Panel, Rows
 from vtop.app.widgets.rows import Row, heading
 from vtop.app.widgets.units import count, rate, share

@@ -10,8 +10,8 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from vtop.app.colours import Palette
-from vtop.app.view import View
+from vtop.app.live.view import View
+from vtop.app.terminal.colours import Palette
 from vtop.app.widgets.log_lines import LOUD, Kind, Line, line_of, subject, together, words
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.rows import Piece, Row, heading

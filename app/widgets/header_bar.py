@@ -8,14 +8,14 @@ from typing import Any
 from rich.segment import Segment
 from rich.style import Style
 
-from vtop.app.colours import Palette
-from vtop.app.glyphs import Glyphs, thin_bar
-from vtop.app.view import View
+from vtop.app.live.view import View
+from vtop.app.terminal.colours import Palette
+from vtop.app.terminal.glyphs import Glyphs, thin_bar
 from vtop.app.widgets.panel import Panel, Rows
 from vtop.app.widgets.reasons import limit_text, short_id
 from vtop.app.widgets.rows import Piece, Row, cells_of
 from vtop.app.widgets.units import count, rate, share
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
 
 Field = tuple[int, list[Piece]]  # rank (the highest is dropped first) and what it shows
 GAP = "  "

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from vtop.app.glyphs import Glyphs, glyphs
-from vtop.app.safe_text import cells
+from vtop.app.terminal.glyphs import Glyphs, glyphs
+from vtop.app.terminal.safe_text import cells
 from vtop.app.widgets.reasons import ID_CELLS, blocks_available, ordinal, reason_text, short_id
 from vtop.app.widgets.units import count, duration
 from vtop.engine import events as ev
-from vtop.engine.state import RequestView
+from vtop.engine.state.fold import RequestView
 
 SHORT_BELOW = 110  # cells: a preemption is told in fewer words
 BLOCKS_NAMED = 8

@@ -13,9 +13,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from vtop.app.colours import Palette, make_palette
-from vtop.app.glyphs import Glyphs, glyphs
-from vtop.app.view import View
+from vtop.app.live.view import View
+from vtop.app.terminal.colours import Palette, make_palette
+from vtop.app.terminal.glyphs import Glyphs, glyphs
 from vtop.app.widgets.rows import Row
 
 Rows = list[list[Segment]]

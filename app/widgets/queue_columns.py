@@ -8,16 +8,16 @@ from functools import lru_cache
 
 from rich.style import Style
 
-from vtop.app.colours import Palette
-from vtop.app.glyphs import Glyphs, letter, thin_bar
-from vtop.app.safe_text import Align
+from vtop.app.terminal.colours import Palette
+from vtop.app.terminal.glyphs import Glyphs, letter, thin_bar
+from vtop.app.terminal.safe_text import Align
 from vtop.app.widgets.queue_order import QueueKind
 from vtop.app.widgets.reasons import reason_now, why_waiting
 from vtop.app.widgets.rows import Row
 from vtop.app.widgets.units import duration, share
 from vtop.app.widgets.urgency import Aging, Slack, slack_of, slack_text, waits
 from vtop.engine.request import Phase, RequestStatus
-from vtop.engine.state import EngineState, RequestView
+from vtop.engine.state.fold import EngineState, RequestView
 
 
 @dataclass(frozen=True, slots=True)

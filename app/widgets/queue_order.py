@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vtop.engine.order import NO_FAIR, Key
 from vtop.engine.request import RequestStatus
-from vtop.engine.state import EngineState, RequestView
+from vtop.engine.state.fold import EngineState, RequestView
 
 QueueKind = Literal["waiting", "running", "finished"]
 HEAP_UP_TO = 200  # a longer start of the queue is cheaper to sort

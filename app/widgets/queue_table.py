@@ -10,7 +10,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from vtop.app.view import View
+from vtop.app.live.view import View
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.queue_columns import GAP, ROOMY, Context, layout
 from vtop.app.widgets.queue_order import QueueKind, QueueOrder
@@ -18,7 +18,7 @@ from vtop.app.widgets.reasons import queue_head, swapped_head, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count
 from vtop.app.widgets.urgency import aging_of, any_deadline
-from vtop.engine.state import EngineState, RequestView
+from vtop.engine.state.fold import EngineState, RequestView
 
 MARK = 1  # column of the mark of the selected row
 TITLES_FROM = 4  # rows: a lower table has no column titles

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from vtop.app import safe_text
-from vtop.app.glyphs import glyphs
+from vtop.app.terminal import safe_text
+from vtop.app.terminal.glyphs import glyphs
 from vtop.engine import events as ev
-from vtop.engine.explain import holds, needed
 from vtop.engine.request import RequestStatus
-from vtop.engine.state import EngineState, RequestView
+from vtop.engine.state.explain import holds, needed
+from vtop.engine.state.fold import EngineState, RequestView
 
 ID_CELLS = 24  # an id inside a sentence
 REASON_CELLS = 40  # for a reason with its step

@@ -7,9 +7,9 @@ import textwrap
 from rich.segment import Segment
 from rich.style import Style
 
-from vtop.app import safe_text
-from vtop.app.glyphs import letter, thin_bar
-from vtop.app.view import View
+from vtop.app.live.view import View
+from vtop.app.terminal import safe_text
+from vtop.app.terminal.glyphs import letter, thin_bar
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.reasons import head_of, ordinal, reason_now, short_id, why_waiting
 from vtop.app.widgets.rows import Piece, Row, heading
@@ -17,7 +17,7 @@ from vtop.app.widgets.units import count, duration, share
 from vtop.app.widgets.urgency import Slack, aging_of, slack_of, slack_text, waits
 from vtop.engine.events import BeamOutput
 from vtop.engine.request import RequestStatus
-from vtop.engine.state import EngineState, RequestView, SequenceView
+from vtop.engine.state.fold import EngineState, RequestView, SequenceView
 
 LABEL_CELLS = 13
 VALUE_CELLS = 14

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.segment import Segment
 from rich.style import Style
 
-from vtop.app import safe_text
-from vtop.app.colours import Palette
-from vtop.app.glyphs import glyphs
-from vtop.app.safe_text import Align
+from vtop.app.terminal import safe_text
+from vtop.app.terminal.colours import Palette
+from vtop.app.terminal.glyphs import glyphs
+from vtop.app.terminal.safe_text import Align
 
 Piece = tuple[str, Style]  # text of our own making, already printable
 

@@ -6,13 +6,13 @@ from collections import Counter
 
 from rich.segment import Segment
 
-from vtop.app import safe_text
-from vtop.app.glyphs import thin_bar
-from vtop.app.view import View
+from vtop.app.live.view import View
+from vtop.app.terminal import safe_text
+from vtop.app.terminal.glyphs import thin_bar
 from vtop.app.widgets.panel import Panel, Rows
 from vtop.app.widgets.rows import Piece, Row, join_fitting
 from vtop.app.widgets.units import count, share
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
 
 MOST_ROWS = 4
 NAME_CELLS = 12

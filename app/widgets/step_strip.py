@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.segment import Segment
 
-from vtop.app.view import View
+from vtop.app.live.view import View
 from vtop.app.widgets.panel import Panel, Rows
 from vtop.app.widgets.reasons import limit_text
 from vtop.app.widgets.rows import Piece, Row, heading, join_fitting
 from vtop.app.widgets.units import count, duration
 from vtop.engine.events import Limit, StepTimes
-from vtop.engine.state import StepView
+from vtop.engine.state.fold import StepView
 
 PARTS = ("schedule", "prepare", "model", "sample", "commit")
 

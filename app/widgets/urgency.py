@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from vtop.app.glyphs import glyphs
-from vtop.app.safe_text import cells
+from vtop.app.terminal.glyphs import glyphs
+from vtop.app.terminal.safe_text import cells
 from vtop.app.widgets.units import duration
 from vtop.engine.errors import BadValue
 from vtop.engine.policy_spec import parse_spec
 from vtop.engine.request import RequestStatus
-from vtop.engine.state import EngineState, RequestView
+from vtop.engine.state.fold import EngineState, RequestView
 
 SOON = 0.2  # of the time until the deadline: less left than that is said
 

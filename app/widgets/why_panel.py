@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.segment import Segment
 
-from vtop.app import safe_text
-from vtop.app.glyphs import letter
-from vtop.app.view import View
+from vtop.app.live.view import View
+from vtop.app.terminal import safe_text
+from vtop.app.terminal.glyphs import letter
 from vtop.app.widgets.header_bar import policy_text
 from vtop.app.widgets.log_lines import decision, words
 from vtop.app.widgets.panel import ListPanel, Rows
@@ -14,9 +14,9 @@ from vtop.app.widgets.reasons import blocks_available, head_of, limit_text, reas
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count, duration
 from vtop.engine import events as ev
-from vtop.engine.explain import Explanation, explain
 from vtop.engine.request import RequestStatus
-from vtop.engine.state import EngineState, RequestView, Told
+from vtop.engine.state.explain import Explanation, explain
+from vtop.engine.state.fold import EngineState, RequestView, Told
 
 IDS_NAMED = 12  # of those ahead
 LABEL_CELLS = 10

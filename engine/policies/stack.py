@@ -9,7 +9,7 @@ from vtop.engine.order import NO_FAIR, Key, order_key
 from vtop.engine.policies.base import Move, Policy
 from vtop.engine.policies.fair import Fair
 from vtop.engine.policies.fcfs import Fcfs
-from vtop.engine.queues import FairQueue, HeapQueue, RunningList, WaitingQueue
+from vtop.engine.policies.queues import FairQueue, HeapQueue, RunningList, WaitingQueue
 from vtop.engine.request import Request
 
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.block_manager import BlockManager
+from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import Chunk, StepOutput, StepPlan
 from vtop.engine.order import Key
-from vtop.engine.output_processor import OutputProcessor
+from vtop.engine.policies.queues import HeapQueue, RunningList
 from vtop.engine.presets.options import PresetOptions
-from vtop.engine.queues import HeapQueue, RunningList
 from vtop.engine.request import Request, RequestStatus
-from vtop.engine.scheduler_core import SchedulerCore
-from vtop.engine.step_pass import Given, StepPass
+from vtop.engine.sched.core import SchedulerCore
+from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.step import Given, StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
 

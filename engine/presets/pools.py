@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from vtop.engine.block_pool import BlockPool
+from vtop.engine.blocks.pool import BlockPool
 from vtop.engine.errors import NoFreeBlocks
 
 

@@ -7,13 +7,13 @@ from collections import deque
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import StepPlan
-from vtop.engine.output_processor import OutputProcessor
 from vtop.engine.presets.groups import seats_of
 from vtop.engine.presets.options import PresetOptions, PresetStopped
 from vtop.engine.presets.v0_blocks import Room, V0Blocks
 from vtop.engine.presets.v0_core import V0Core
 from vtop.engine.presets.v0_swap import V0Pass
 from vtop.engine.request import Request
+from vtop.engine.sched.output import OutputProcessor
 
 
 class V0Scheduler(V0Core):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from vtop.engine.block_manager import BlockManager
-from vtop.engine.prefix_index import BlockKey, extend_keys
+from vtop.engine.blocks.host import HostPool, Pairs
+from vtop.engine.blocks.manager import BlockManager
+from vtop.engine.blocks.prefix import BlockKey, extend_keys
 from vtop.engine.presets.pools import StackPool
 from vtop.engine.request import Request, Sequence
-from vtop.engine.swap import HostPool, Pairs
 
 
 class Room(Enum):

@@ -11,12 +11,12 @@ from collections import deque
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import Chunk, StepPlan
-from vtop.engine.output_processor import OutputProcessor
 from vtop.engine.presets.groups import seats_of
 from vtop.engine.presets.options import PresetOptions
 from vtop.engine.presets.v0_blocks import Room, V0Blocks
 from vtop.engine.presets.v0_swap import V0Pass, V0Swapping
 from vtop.engine.request import FinishReason, Request
+from vtop.engine.sched.output import OutputProcessor
 
 
 class V0Core(V0Swapping):

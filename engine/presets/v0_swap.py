@@ -14,7 +14,7 @@ from vtop.engine.presets.groups import by_index, seats_of
 from vtop.engine.presets.options import PresetStopped
 from vtop.engine.presets.v0_blocks import Room, TableChange, V0Blocks
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.step_pass import StepPass
+from vtop.engine.sched.step import StepPass
 
 
 @dataclass(slots=True)

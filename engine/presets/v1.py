@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from vtop.engine import events as ev
-from vtop.engine.block_manager import PrefixHit
+from vtop.engine.blocks.manager import PrefixHit
 from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.presets.v1_core import V1Core
 from vtop.engine.request import Request, RequestStatus, Sequence
-from vtop.engine.step_pass import StepPass
+from vtop.engine.sched.step import StepPass
 
 
 class V1Scheduler(V1Core):

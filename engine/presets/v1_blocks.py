@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vtop.engine.block_manager import BlockManager, PrefixHit
+from vtop.engine.blocks.manager import BlockManager, PrefixHit
 from vtop.engine.presets.pools import FrontPool
 from vtop.engine.request import Sequence
 

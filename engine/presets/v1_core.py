@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import Counter
 
 from vtop.engine import events as ev
-from vtop.engine.block_manager import BlockManager
+from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import Chunk, StepOutput, StepPlan
 from vtop.engine.order import Key
-from vtop.engine.output_processor import OutputProcessor
-from vtop.engine.preemption import Choice
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.presets.options import PresetOptions
 from vtop.engine.request import FinishReason, Request, Sequence
-from vtop.engine.step_pass import StepPass
+from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.preemption import Choice
+from vtop.engine.sched.step import StepPass
 
 
 class V1Core(PresetScheduler):

@@ -52,7 +52,7 @@ def test_without_a_terminal_it_names_headless(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_dumb_terminal_is_refused() -> None:
-    from vtop.app.terminal import NoTerminal, check_terminal
+    from vtop.app.terminal.guard import NoTerminal, check_terminal
 
     class Tty:
         def isatty(self) -> bool:
@@ -110,7 +110,7 @@ def test_light_commands_import_nothing_heavy(arguments: list[str], tmp_path: Pat
 def test_the_first_picture_comes_before_torch() -> None:
     code = f"""
 import asyncio, sys
-from vtop.app.live_feed import LiveFeed
+from vtop.app.live.engine import LiveFeed
 from vtop.app.main import VtopApp
 from vtop.engine.config import EngineConfig
 feed = LiveFeed.of_config(EngineConfig())

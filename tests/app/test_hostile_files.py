@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from vtop.app.run_command import read_prompts
+from vtop.app.commands.run import read_prompts
 from vtop.app.settings import load_settings
-from vtop.app.themes import load_themes
-from vtop.engine.cards import load_card
+from vtop.app.terminal.themes import load_themes
 from vtop.engine.config import EngineConfig
-from vtop.engine.conform import run_file
+from vtop.engine.conform.run import run_file
 from vtop.engine.errors import BadValue, VtopError
-from vtop.engine.journal import Recorder, Recording
-from vtop.engine.model_shapes import model_shape
+from vtop.engine.events.journal import Recorder, Recording
 from vtop.engine.policies.user import load_user_policy
-from vtop.engine.reference import recorded_config
-from vtop.engine.scenario import load_scenario
-from vtop.engine.traces import read_measured, read_trace
+from vtop.engine.scenarios.scenario import load_scenario
+from vtop.engine.sim.cards import load_card
+from vtop.engine.sim.reference import recorded_config
+from vtop.engine.sim.shapes import model_shape
+from vtop.engine.traces.read import read_measured, read_trace
 from vtop_support.engines import AuditedEngine
 
 DIGITS, DEEP, HEX = "7" * 5000, "[" * 100_000, "0x" + "f" * 5000

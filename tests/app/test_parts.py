@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from vtop.app.actions import ACTIONS, BY_ID, PANELS, Situation, bindings, key_problem, key_sign, with_keys
-from vtop.app.burst import MAX_BURST, Lengths, burst_prompts, draw_lengths
-from vtop.app.charts import time_axis
 from vtop.app.handlers import Handlers
-from vtop.app.history import HistoryWriter
-from vtop.app.layout import HIDE_ORDER, plan
-from vtop.app.pacer import Pacer
-from vtop.app.stray import StrayOutput
-from vtop.app.themes import DEFAULT, load_themes, theme_of
-from vtop.app.view import History
+from vtop.app.live.burst import MAX_BURST, Lengths, burst_prompts, draw_lengths
+from vtop.app.live.history import HistoryWriter
+from vtop.app.live.pacer import Pacer
+from vtop.app.live.view import History
+from vtop.app.screens.layout import HIDE_ORDER, plan
+from vtop.app.terminal.area_chart import time_axis
+from vtop.app.terminal.stray import StrayOutput
+from vtop.app.terminal.themes import DEFAULT, load_themes, theme_of
 from vtop.engine.errors import BadValue
-from vtop.engine.state import EngineState, StepView
+from vtop.engine.state.fold import EngineState, StepView
 from vtop_support.stub_engine import StubEngine
 
 # --- layout -----------------------------------------------------------------------------------------------------

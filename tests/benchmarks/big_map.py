@@ -37,8 +37,8 @@ class Inside:
     """In the program: counts pictures, folds and steps, and writes the sums to a file twice a second."""
 
     def __init__(self, path: Path) -> None:
+        from vtop.app.live.pump import Pump
         from vtop.app.main import VtopApp
-        from vtop.app.pump import Pump
 
         self.path = path
         self.draws: list[float] = []

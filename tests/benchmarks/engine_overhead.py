@@ -19,7 +19,7 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.events import StepTimes
 from vtop.engine.request import SamplingParams
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
 
 PROMPT_TOKENS = 32
 WARM_UP = 10

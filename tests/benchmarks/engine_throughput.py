@@ -91,7 +91,7 @@ def transformers_model(options: argparse.Namespace, attention: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from vtop.engine.model_source import resolve
+    from vtop.engine.model.source import resolve
 
     model: Any = AutoModelForCausalLM.from_pretrained(
         resolve("smollm2").location, dtype=getattr(torch, options.dtype), attn_implementation=attention
@@ -217,10 +217,10 @@ def profile(options: argparse.Namespace) -> None:
     from torch import nn
     from transformers.models.llama import modeling_llama
 
-    from vtop.engine import pack_linear
     from vtop.engine.engine import LLMEngine
-    from vtop.engine.torch_executor import TorchExecutor
-    from vtop.kernels.linear_cpu import LinearTask, RMSNorm
+    from vtop.engine.model import linear as pack_linear
+    from vtop.engine.model.executor import TorchExecutor
+    from vtop.kernels.cpu.linear import LinearTask, RMSNorm
 
     llm = vtop_llm(options)
     run = vtop_run(llm)
@@ -305,7 +305,7 @@ def compare(options: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from vtop.engine.model_source import resolve
+    from vtop.engine.model.source import resolve
 
     options.model_folder = resolve("smollm2").location
     engines = [(name, sys.executable) for name in options.engines]

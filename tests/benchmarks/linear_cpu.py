@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from vtop.kernels.linear_cpu import LinearTask, Scratch, supports
+from vtop.kernels.cpu.linear import LinearTask, Scratch, supports
 
 SHAPES = {"q, k, v": (960, 576), "o": (576, 576), "gate, up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 POOL_BYTES = 100e6

@@ -17,10 +17,10 @@ from rich.console import Console
 from textual.app import App, ComposeResult
 from textual.geometry import Region
 
-from vtop.app.view import View
-from vtop.app.widgets.block_map import BlockMap
+from vtop.app.live.view import View
+from vtop.app.widgets.map.map import BlockMap
 from vtop.engine import events as ev
-from vtop.engine.state import FREE, EngineState
+from vtop.engine.state.fold import FREE, EngineState
 
 SIZE = (200, 60)
 CHANGED = 200

@@ -16,13 +16,13 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from vtop.engine.block_manager import BlockManager
+from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.clock import MonotonicClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import SampledToken, StepOutput
+from vtop.engine.output.text import TextOutput
 from vtop.engine.request import SamplingParams, new_request
-from vtop.engine.scheduler import Scheduler
-from vtop.engine.text_output import TextOutput
+from vtop.engine.sched.scheduler import Scheduler
 
 POLICIES = ["fcfs", "priority", "fair", "deadline", "sjf", "mlfq", "priority+fair"]
 PROMPT_TOKENS = 24

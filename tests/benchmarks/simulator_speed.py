@@ -16,12 +16,12 @@ import sys
 import time
 from pathlib import Path
 
-from vtop.engine.cards import find_card
 from vtop.engine.config import EngineConfig
-from vtop.engine.simulator import Simulation, simulate
-from vtop.engine.traces import read_trace, shipped_trace
-from vtop.engine.workload import Workload
-from vtop.engine.workload_gen import Fixed, Poisson, Uniform, WorkloadSpec, generate
+from vtop.engine.sim.cards import find_card
+from vtop.engine.sim.simulator import Simulation, simulate
+from vtop.engine.traces.read import read_trace, shipped_trace
+from vtop.engine.workload.generate import Fixed, Poisson, Uniform, WorkloadSpec, generate
+from vtop.engine.workload.jobs import Workload
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from rich.table import Table
 
 from vtop.engine.errors import BadValue
 from vtop.engine.events import Finished
-from vtop.engine.journal import Recording
-from vtop.engine.state import EngineState
+from vtop.engine.events.journal import Recording
+from vtop.engine.state.fold import EngineState
 
 VTOP = str(Path(sys.executable).with_name("vtop"))
 BURSTS = {"tiny": (32, 256), "smollm2": (16, 48)}  # requests, output tokens

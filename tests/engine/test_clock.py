@@ -15,12 +15,12 @@ from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.clock import SUSPENDED_AFTER, ManualClock, MonotonicClock
 from vtop.engine.config import EngineConfig
-from vtop.engine.metrics import summarise
 from vtop.engine.request import SamplingParams
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
+from vtop.engine.state.metrics import summarise
 from vtop.engine.thread import EngineThread
-from vtop.engine.workload import Job, Workload
-from vtop.engine.workload_engine import WorkloadEngine
+from vtop.engine.workload.engine import WorkloadEngine
+from vtop.engine.workload.jobs import Job, Workload
 from vtop_support.stub import StubExecutor
 from vtop_support.stub_engine import StubEngine
 
@@ -177,7 +177,7 @@ def test_frames_carry_the_wall_clock_and_older_ones_are_read() -> None:
 def test_arrivals_wait_for_engine_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """An arrival due in 10 s, of which the engine stood still for 8 (a subscriber, Ctrl+Z): it comes at its time."""
     machine = Machine()
-    monkeypatch.setattr("vtop.engine.workload_engine.time", SimpleNamespace(monotonic=lambda: machine.real))
+    monkeypatch.setattr("vtop.engine.workload.engine.time", SimpleNamespace(monotonic=lambda: machine.real))
     config = EngineConfig(num_gpu_blocks_override=16, block_size=4)
     workload = Workload("w", (Job("a", 0.0, 8, 1), Job("b", 10.0, 8, 1)))
     engine = WorkloadEngine(StubExecutor(16, 4), config, workload, clock=machine.clock())

@@ -10,7 +10,7 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.option_types import check_option
-from vtop.engine.policy_choice import parse_policies
+from vtop.engine.sim.policy_choice import parse_policies
 
 WRONG: list[tuple[str, Any, str]] = [
     ("max_num_seqs", "x", "a whole number"),

@@ -13,7 +13,7 @@ from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.request import SamplingParams
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
 from vtop.engine.thread import EngineThread, Subscription, ThreadState
 from vtop_support.stub import StubExecutor, expected_output
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.app.view import View
+from vtop.app.live.view import View
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.log_lines import Kind
 from vtop.engine import events as ev
-
-from .frames import Frames
-from .harness import OneWidget, assert_exact, lines_of, mounted
+from vtop_support.widget_frames import Frames
+from vtop_support.widget_harness import OneWidget, assert_exact, lines_of, mounted
 
 NASTY = "[/]\x1b[31m请\u202e"
 
@@ -199,7 +198,7 @@ async def test_preemptions_stand_out(monkeypatch: pytest.MonkeyPatch, colour: bo
     for frame in frames.made:
         log.add(frame)
     async with mounted(log, View(state=frames.state), 120, 30):
-        from .harness import strips_of
+        from vtop_support.widget_harness import strips_of
 
         strip = next(s for s in strips_of(log) if "PREEMPT" in s.text)
         assert any(segment.style is not None and segment.style.bold for segment in strip)

@@ -7,8 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from vtop.app.glyphs import glyphs
-from vtop.app.safe_text import cells
+from vtop.app.terminal.glyphs import glyphs
+from vtop.app.terminal.safe_text import cells
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.log_lines import Kind, decision, line_of, together, words
 from vtop.engine import events as ev

@@ -7,14 +7,13 @@ import time
 
 import pytest
 
-from vtop.app.charts import area, largest, latest, round_top
-from vtop.app.view import History, View
+from vtop.app.live.view import History, View
+from vtop.app.terminal.area_chart import area, largest, latest, round_top
 from vtop.app.widgets import Charts, HeaderBar, RequestDetail, StepStrip
 from vtop.app.widgets.panel import Panel
 from vtop.engine import events as ev
-
-from .frames import Frames
-from .harness import assert_exact, lines_of, mounted
+from vtop_support.widget_frames import Frames
+from vtop_support.widget_harness import assert_exact, lines_of, mounted
 
 NASTY = "[/]\x1b[31m请求\u202e👩‍👩‍👧\t🇩🇪"
 

@@ -6,15 +6,14 @@ import time
 
 import pytest
 
-from vtop.app.view import View
+from vtop.app.live.view import View
 from vtop.app.widgets.queue_columns import GAP, layout
 from vtop.app.widgets.queue_order import QueueKind, QueueOrder
 from vtop.app.widgets.queue_table import QueueTable
 from vtop.app.widgets.request_detail import RequestDetail
 from vtop.engine import events as ev
-
-from .frames import Frames
-from .harness import OneWidget, assert_exact, lines_of, mounted
+from vtop_support.widget_frames import Frames
+from vtop_support.widget_harness import OneWidget, assert_exact, lines_of, mounted
 
 IDS = ["请求-1", "e\u0301", "👩‍👩‍👧", "🇩🇪", "tab\there", "[/]", "<s>[INST]", "\x1b[31mred", "x" * 300, "\u202eabc"]
 KINDS: tuple[QueueKind, ...] = ("waiting", "running", "finished")

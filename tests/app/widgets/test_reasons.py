@@ -15,9 +15,8 @@ from vtop.app.widgets.reasons import (
 )
 from vtop.app.widgets.units import count, duration, rate, share
 from vtop.engine import events as ev
-from vtop.engine.explain import explain
-
-from .frames import Frames
+from vtop.engine.state.explain import explain
+from vtop_support.widget_frames import Frames
 
 
 @pytest.mark.parametrize(

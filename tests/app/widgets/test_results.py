@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from vtop.app.view import View
+from vtop.app.live.view import View
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.log_lines import words
 from vtop.app.widgets.request_detail import RequestDetail
 from vtop.engine import events as ev
-
-from .frames import Frames
-from .harness import assert_exact, lines_of, mounted
+from vtop_support.widget_frames import Frames
+from vtop_support.widget_harness import assert_exact, lines_of, mounted
 
 NASTY = "[/]\x1b[31m"
 

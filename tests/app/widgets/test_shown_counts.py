@@ -6,19 +6,18 @@ import json
 
 import pytest
 
-from vtop.app.headless import drive
-from vtop.app.history import HistoryWriter
+from vtop.app.commands.headless import drive
+from vtop.app.commands.work import Work
+from vtop.app.live.history import HistoryWriter
+from vtop.app.live.view import History, View
 from vtop.app.options import AppConfig
-from vtop.app.view import History, View
 from vtop.app.widgets import HeaderBar
-from vtop.app.work import Work
 from vtop.engine.clock import ManualClock
 from vtop.engine.executor import StepOutput, StepPlan
 from vtop.engine.request import SamplingParams
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
 from vtop_support.stub_engine import StubEngine
-
-from .harness import lines_of, mounted
+from vtop_support.widget_harness import lines_of, mounted
 
 
 def engine_and_state() -> tuple[StubEngine, EngineState]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.app.view import View
+from vtop.app.live.view import View
 from vtop.app.widgets import RequestDetail
 from vtop.app.widgets.charts import Charts
 from vtop.app.widgets.queue_order import QueueKind
@@ -12,9 +12,8 @@ from vtop.app.widgets.queue_table import QueueTable
 from vtop.app.widgets.urgency import Slack, aging_of, slack_of, slack_text
 from vtop.engine import events as ev
 from vtop_support.stub_feed import StubFeed, swapping_feed
-
-from .frames import Frames
-from .harness import assert_exact, lines_of, mounted, strips_of
+from vtop_support.widget_frames import Frames
+from vtop_support.widget_harness import assert_exact, lines_of, mounted, strips_of
 
 AGING = {"scheduling_policy": "priority", "priority_order": "high-first", "aging_rate": 0.5}
 

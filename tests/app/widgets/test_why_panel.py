@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.app.service import Service
-from vtop.app.view import View
+from vtop.app.live.service import Service
+from vtop.app.live.view import View
 from vtop.app.widgets.header_bar import HeaderBar
 from vtop.app.widgets.service_bars import MOST_ROWS, ServiceBars
 from vtop.app.widgets.why_panel import WhyPanel
 from vtop.engine import events as ev
-
-from .frames import Frames
-from .harness import assert_exact, mounted
+from vtop_support.widget_frames import Frames
+from vtop_support.widget_harness import assert_exact, mounted
 
 NASTY = "[/]\x1b[31m请\u202e"
 

@@ -13,7 +13,7 @@ from vtop.engine.executor import Executor
 from vtop.engine.facts import EngineFacts
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import SamplingParams
-from vtop.engine.state import EngineState
+from vtop.engine.state.fold import EngineState
 from vtop_support.stub import StubExecutor
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
 from vtop.engine.outputs import RequestOutput
-from vtop.engine.views import RequestView
+from vtop.engine.state.views import RequestView
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor
 

@@ -80,7 +80,7 @@ def tiny_config(family: str, **overrides: Any) -> Any:
 def smollm2_path() -> Path:
     """The folder of SmolLM2-135M-Instruct, fetched once into the cache; skips, with the reason, when it cannot be."""
     from vtop.engine.errors import VtopError
-    from vtop.engine.model_source import resolve
+    from vtop.engine.model.source import resolve
 
     try:
         return Path(resolve("smollm2").location)

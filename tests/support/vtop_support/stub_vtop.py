@@ -11,13 +11,13 @@ import warnings
 from pathlib import Path
 
 from vtop.app.__main__ import fill_descriptors
-from vtop.app.burst import Lengths
-from vtop.app.headless import drive
-from vtop.app.injector import Burst, Injector
-from vtop.app.live_feed import LiveFeed
+from vtop.app.commands.headless import drive
+from vtop.app.commands.work import Work
+from vtop.app.live.burst import Lengths
+from vtop.app.live.engine import LiveFeed
+from vtop.app.live.inject import Burst, Injector
 from vtop.app.options import AppConfig
 from vtop.app.run_app import run_app
-from vtop.app.work import Work
 from vtop.engine.clock import MonotonicClock
 from vtop.engine.commands import Command
 from vtop.engine.request import SamplingParams

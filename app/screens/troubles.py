@@ -1,0 +1,83 @@
+"""What goes wrong around the screen, and how the person hears of it: refusals, failures, stray output, recordings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vtop.app.terminal.safe_text import shorten
+from vtop.app.terminal.stray import StrayOutput
+from vtop.engine.thread import ThreadState
+
+if TYPE_CHECKING:
+    from vtop.app.main import VtopApp
+
+ALARM_EVERY = 1.5  # seconds between two notices of refusals and errors; what lies between is counted
+STRAY_EVERY = 1.0  # seconds between two looks at what libraries wrote
+
+
+class Troubles:
+    """Looked at with every tick. `failure` says in one line why the engine is gone; empty while it is there.
+
+    `stuck` says likewise which call of a user's policy does not return; the engine can do nothing then, nor be ended.
+    """
+
+    def __init__(self, app: VtopApp, stray: StrayOutput | None) -> None:
+        self._app = app
+        self._stray = stray
+        self._stray_due = 0.0
+        self._alarm_due = 0.0
+        self._problem = ""
+        self.failure = ""
+        self.stuck = ""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.failure)
+
+    @property
+    def last_words(self) -> str:
+        """What to say when the screen is gone; empty when all is well."""
+        return self.failure or self.stuck
+
+    def look(self, now: float) -> None:
+        """Tell what is new. `now` is any clock in seconds."""
+        status = self._app.feed.status
+        if status.state == ThreadState.FAILED and not self.failed:
+            self._engine_failed(status.error, status.trace)
+        elif status.stuck != self.stuck and not self.failed:
+            self._policy_stuck(status.stuck)
+        if now >= self._alarm_due:
+            alarm = self._app.pump.alarm()
+            if alarm:
+                self._alarm_due = now + ALARM_EVERY
+                self._app.say(alarm, "error")
+        if self._app.feed.problem != self._problem:
+            self._problem = self._app.feed.problem
+            self._app.say(self._problem, "error")
+            self._app.pump.tell("error", self._problem)
+        if self._stray is not None and now >= self._stray_due:
+            self._stray_due = now + STRAY_EVERY
+            news = self._stray.news()
+            if news:
+                self._app.pump.tell("warning", news)
+
+    def _policy_stuck(self, stuck: str) -> None:
+        if not self.stuck:
+            self._app.pump.tell("error", stuck)
+        self.stuck = stuck
+        self._app.overview.banner.say(f"{shorten(stuck, 2000)} | q quits" if stuck else "")
+        self._app.overview.rearrange()
+        self._app.touch()
+
+    def _engine_failed(self, error: str, trace: str) -> None:
+        where = ""
+        if self._stray is not None:
+            self._stray.write(trace or error)
+            where = f" | log: {self._stray.path}"
+        loaded = self._app.pump.live is not None
+        what = "engine stopped" if loaded else "the model cannot be loaded"
+        stale = " | the picture is stale" if loaded else ""
+        self.failure = f"{what}: {error}"
+        self._app.overview.banner.say(f"{what}: {shorten(error, 2000)}{stale}{where} | q quits")
+        self._app.overview.rearrange()
+        self._app.touch()

@@ -1,0 +1,158 @@
+"""What a recorded case says about the engine: its configuration, requests and tokens, as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vtop.engine.blocks.manager import BlockManager
+from vtop.engine.config import EngineConfig
+from vtop.engine.conform.stops import Repetition, V0Stops, V1Stops
+from vtop.engine.presets.options import PresetOptions
+from vtop.engine.presets.v0_blocks import V0Blocks, V0OlderBlocks
+from vtop.engine.presets.v1_blocks import V1Blocks
+from vtop.engine.sched.output import OutputProcessor
+
+_CONFIG_KEYS = {
+    "async",
+    "block_size",
+    "chunked",
+    "cpu_blocks",
+    "delay_factor",
+    "gpu_blocks",
+    "long_prefill_threshold",
+    "lookahead",
+    "max_active_seqs",
+    "max_long_partial_prefills",
+    "max_model_len",
+    "max_partial_prefills",
+    "max_seqs",
+    "policy",
+    "preemption",
+    "prefix_caching",
+    "reserve_full_prompt",
+    "token_budget",
+    "watermark_blocks",
+}
+_REQUEST_KEYS = {
+    "arrival",
+    "beam",  # a group whose tokens come as beams; it forks as `emit` says
+    "beam_search",
+    "beams",
+    "ignore_eos",
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "priority",
+    "prompt",
+    "repetition",
+    "stop_tokens",
+}
+
+
+class CaseError(ValueError):
+    """A case cannot be run as it is written, or our own engine is not sound while running it."""
+
+
+@dataclass(slots=True)
+class CaseSetup:
+    """One case under one preset (`semantics` v0 or v1) and, where the case says "either", one choice of chunking."""
+
+    semantics: str
+    engine: str
+    config: Mapping[str, Any]
+    requests: Mapping[str, Mapping[str, Any]]
+    chunked: bool
+    options: PresetOptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in self.config:
+            if name not in _CONFIG_KEYS:
+                raise CaseError(f"config.{name} is not known to this runner")
+        for request, spec in self.requests.items():
+            for name in spec:
+                if name not in _REQUEST_KEYS:
+                    raise CaseError(f"{request}.{name} is not known to this runner")
+        config = self.config
+        threshold = config.get("long_prefill_threshold", 0)
+        self.options = PresetOptions(
+            max_model_len=config["max_model_len"],
+            chunked=self.chunked,
+            priority=config.get("policy") == "priority",
+            watermark_blocks=config.get("watermark_blocks", 0),
+            long_prefill_threshold=1 if threshold == "adaptive" else threshold,
+            faithful=True,
+            preemption=config.get("preemption", "auto"),
+            lookahead=config.get("lookahead", 0),
+            delay_factor=config.get("delay_factor", 0.0),
+            max_partial_prefills=config.get("max_partial_prefills", 1),
+            max_long_partial_prefills=config.get("max_long_partial_prefills", 1),
+            half_full_needs_block=True,
+            reserve_full_prompt=config.get("reserve_full_prompt", True),
+            max_active_seqs=config.get("max_active_seqs"),
+            adaptive_long_prefill=threshold == "adaptive",
+            asynchronous=bool(config.get("async", False)),
+            own_victim_ends_pass=True,
+        )
+
+    @property
+    def first_block(self) -> int:
+        """Our blocks begin at 0; V1's at 1, behind its placeholder."""
+        return 1 if self.semantics == "v1" else 0
+
+    @property
+    def host_ids_follow(self) -> bool:
+        """Whether host blocks are numbered on from the device's, as the newer manager does in its tables."""
+        return not self._older
+
+    @property
+    def _older(self) -> bool:
+        return "older block manager" in self.engine
+
+    def engine_config(self) -> EngineConfig:
+        config = self.config
+        return EngineConfig(
+            preset="vllm-v1" if self.semantics == "v1" else "vllm-v0",
+            block_size=config["block_size"],
+            max_model_len=config["max_model_len"],
+            max_num_seqs=config["max_seqs"],
+            max_num_batched_tokens=config["token_budget"],
+            batching="chunked" if self.chunked else "prefill-first",
+            enable_prefix_caching=config.get("prefix_caching", False),
+            scheduling_policy=config.get("policy", "fcfs"),
+            watermark=0.0,
+        )
+
+    def make_blocks(self) -> BlockManager:
+        size, caching = self.config["block_size"], self.config.get("prefix_caching", False)
+        gpu = self.config["gpu_blocks"]
+        if self.semantics == "v1":
+            return V1Blocks(gpu, size, prefix_caching=caching)
+        kind = V0OlderBlocks if self._older else V0Blocks
+        return kind(gpu, size, prefix_caching=caching, host_blocks=self.config.get("cpu_blocks", 0))
+
+    def make_stops(self) -> OutputProcessor:
+        if self.semantics == "v0":
+            return V0Stops(self.options.max_model_len)
+        rules = {name: Repetition(**spec["repetition"]) for name, spec in self.requests.items() if "repetition" in spec}
+        return V1Stops(self.options.max_model_len, rules)
+
+    def number_of(self, name: str) -> int:
+        return list(self.requests).index(name)
+
+    def width_of(self, name: str) -> int:
+        """Sequences of a group."""
+        spec = self.requests[name]
+        widths = [int(spec.get(key, 1)) for key in ("n", "beam", "beams", "beam_search")]
+        return max(widths)
+
+    def prompt_of(self, name: str) -> list[int]:
+        prompt = self.requests[name]["prompt"]
+        if isinstance(prompt, int):
+            return [(self.number_of(name) + 1) * 1000 + j for j in range(prompt)]
+        return [first + j for first, count in prompt["parts"] for j in range(count)]
+
+    def token_of(self, name: str, place: int) -> int:
+        """The output token of a request at that place, when the case does not name it."""
+        return (self.number_of(name) + 1) * 1000 + 500 + place

@@ -1,0 +1,198 @@
+"""What is refused when it is added, because it can never run: one place, one line of text for each."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from vtop.engine import events as ev
+from vtop.engine.blocks.manager import BlockManager
+from vtop.engine.config import EngineConfig
+from vtop.engine.errors import BadValue, DuplicateRequest, error_line, in_one_line
+from vtop.engine.fields import MOST_ID, MOST_TEXT, check, check_text
+from vtop.engine.request import SamplingParams
+
+SLACK = 1e-9  # of a sum of seconds
+
+
+class Refusal(BadValue):
+    """A refusal with its code, and the sizes (in blocks or tokens) that the Refused event tells."""
+
+    def __init__(
+        self,
+        code: ev.RefusalCode,
+        field: str,
+        value: object,
+        remedy: str,
+        need: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        super().__init__(field, value, remedy)
+        self.code = code
+        self.need = need
+        self.capacity = capacity
+
+
+def refusal_event(request_id: object, error: BadValue, prompt: object) -> ev.Refused:
+    """The event that tells a refusal; id and prompt may be what was refused, and are told as far as they can be."""
+    text = prompt if isinstance(prompt, str) and _encodable(prompt) else None
+    name = in_one_line(request_id if isinstance(request_id, str) else f"({type(request_id).__name__})")[:MOST_TEXT]
+    if isinstance(error, Refusal):
+        return ev.Refused(name, error.code, str(error), error.need, error.capacity, text)
+    return ev.Refused(name, ev.RefusalCode.BAD_PARAMETER, str(error), prompt=text)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        check_text("prompt", text)
+    except BadValue:
+        return False
+    return True
+
+
+def check_request(request_id: object, alive: Container[str], params: object, **fields: object) -> None:
+    """Raise BadValue unless id, parameters and the other `fields` of `add_request` can be used."""
+    check("request_id", request_id)
+    if request_id in alive:
+        raise DuplicateRequest(str(request_id))
+    if not isinstance(params, SamplingParams):
+        raise BadValue("params", params, "give SamplingParams, or None for its defaults")
+    for name, value in fields.items():
+        if value is not None or name != "priority":  # None is the default priority
+            check(name, value)
+
+
+def check_arrival(arrival: float | None, started: float, now: float) -> None:
+    """Raise BadValue when a request did not arrive between the start of the engine and now, by the engine's clock."""
+    if arrival is not None and not started - SLACK <= arrival <= now + SLACK * max(1.0, abs(now)):
+        remedy = (
+            f"give engine time, which is now {now:.6g} and began at {started:.6g} (LLMEngine.clock), or None for now"
+        )
+        raise BadValue("arrival_time", arrival, remedy)
+
+
+def check_ends(params: SamplingParams, eos: frozenset[int], vocab_size: int | None) -> None:
+    """Raise BadValue when min_tokens would forbid every token there is."""
+    if not params.min_tokens or vocab_size is None or len(params.stop_token_ids) + len(eos) < vocab_size:
+        return
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else eos)
+    if sum(token < vocab_size for token in ends) >= vocab_size:
+        remedy = "every token of the model would end the output, so none can be the first; leave some out"
+        raise BadValue("stop_token_ids", f"{len(ends)} of them with min_tokens {params.min_tokens}", remedy)
+
+
+def check_samples(params: SamplingParams, config: EngineConfig, token_budget: int) -> None:
+    """Raise Refusal when a request wants more samples than may run at once."""
+    if params.beams and config.preset != "sensible":
+        remedy = f"preset {config.preset} has no beam search; use preset = sensible"
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "beam_width", params.beam_width, remedy)
+    wanted = params.num_samples
+    if wanted > 1 and config.preset == "vllm-v1":
+        name = "n" if params.n == wanted else "best_of"
+        remedy = "preset vllm-v1 has one sequence per request; send as many requests"
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, name, wanted, remedy, need=wanted, capacity=1)
+    if wanted > token_budget and config.preset == "vllm-v0":
+        name = "n" if params.n == wanted else "best_of"
+        remedy = (
+            f"preset vllm-v0 decodes all samples in one step, of max_num_batched_tokens {token_budget}; "
+            "ask for fewer or raise it"
+        )
+        raise Refusal(ev.RefusalCode.OVER_BUDGET, name, wanted, remedy, need=wanted, capacity=token_budget)
+    if wanted > config.max_num_seqs:
+        raise Refusal(
+            ev.RefusalCode.BAD_PARAMETER,
+            "n" if params.n == wanted else "best_of",
+            wanted,
+            f"more samples than max_num_seqs {config.max_num_seqs}; ask for fewer or raise it",
+            need=wanted,
+            capacity=config.max_num_seqs,
+        )
+
+
+def tokens_of(prompt: object, tokenizer: Any, vocab_size: int | None) -> tuple[str | None, list[int]]:
+    """(text, token ids) of a prompt: text, ids, or a dict as vLLM takes it. Raises Refusal.
+
+    A tokenizer may add a start token; a blank text is refused all the same, since nothing was asked.
+    """
+    text: object = None
+    if isinstance(prompt, dict):
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is not None and not isinstance(text, str):
+            raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", text, "give text under the key prompt")
+        if isinstance(ids, str):
+            remedy = "give a list of token ids under this key, and text under prompt"
+            raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt_token_ids", ids, remedy)
+        prompt = ids or text
+    if isinstance(text, str):
+        check_text("prompt", text)
+    if isinstance(prompt, str):
+        return prompt, _encoded(prompt, tokenizer, vocab_size)
+    if not isinstance(prompt, (list, tuple)):
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "give text or a list of token ids")
+    if not prompt:
+        raise Refusal(ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "give at least one token")
+    for token in prompt:
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise Refusal(ev.RefusalCode.BAD_TOKEN, "prompt", token, "every token id must be a number of 0 or more")
+        if token > (MOST_ID if vocab_size is None else vocab_size - 1):
+            most = MOST_ID + 1 if vocab_size is None else vocab_size
+            raise Refusal(ev.RefusalCode.BAD_TOKEN, "prompt", token, f"token ids must be below {most}", token, most)
+    return text if isinstance(text, str) else None, list(prompt)
+
+
+def _encoded(prompt: str, tokenizer: Any, vocab_size: int | None) -> list[int]:
+    check_text("prompt", prompt)
+    if not prompt.strip():
+        raise Refusal(ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "type some text")
+    if tokenizer is None:
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, "this model has no tokenizer; give token ids")
+    try:
+        ids = list(tokenizer(prompt).input_ids)
+    except Exception as error:
+        remedy = f"the tokenizer fails on it ({error_line(error)}); give other text, or token ids"
+        raise Refusal(ev.RefusalCode.BAD_PARAMETER, "prompt", prompt, remedy) from error
+    if not ids:  # its normaliser dropped every character
+        raise Refusal(
+            ev.RefusalCode.EMPTY_PROMPT, "prompt", prompt, "the tokenizer leaves no token of it; type other text"
+        )
+    highest = max(ids)
+    if vocab_size is not None and highest >= vocab_size:  # added to the tokenizer, not to the model
+        remedy = f"it holds token {highest}, and the model knows those below {vocab_size}; leave that text out"
+        raise Refusal(ev.RefusalCode.BAD_TOKEN, "prompt", prompt, remedy, highest, vocab_size)
+    return ids
+
+
+def check_fits(
+    prompt_len: int, max_model_len: int, blocks: BlockManager, token_budget: int, config: EngineConfig
+) -> None:
+    """Raise Refusal when a prompt of that many tokens can never be computed."""
+    if prompt_len >= max_model_len:
+        raise Refusal(
+            ev.RefusalCode.PROMPT_TOO_LONG,
+            "prompt tokens",
+            prompt_len,
+            f"leaves no room for an output token under max_model_len {max_model_len}; shorten it",
+            need=prompt_len + 1,
+            capacity=max_model_len,
+        )
+    need, pool = blocks.blocks_for(prompt_len), blocks.pool.total
+    if need > pool:
+        raise Refusal(
+            ev.RefusalCode.NEVER_FITS,
+            "prompt tokens",
+            prompt_len,
+            f"needs {need} blocks of {blocks.block_size}, the pool has {pool}; shorten it or raise "
+            "num_gpu_blocks_override",
+            need=need,
+            capacity=pool,
+        )
+    if config.batching == "prefill-first" and prompt_len > token_budget:
+        raise Refusal(
+            ev.RefusalCode.OVER_BUDGET,
+            "prompt tokens",
+            prompt_len,
+            f"exceeds max_num_batched_tokens {token_budget}, and batching = prefill-first never splits a prompt; "
+            "raise it or use batching = chunked",
+            need=prompt_len,
+            capacity=token_budget,
+        )

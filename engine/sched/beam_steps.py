@@ -1,0 +1,59 @@
+"""What a step of beam search does to sequences and block tables: beams that live on, fork, and are dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vtop.engine import events as ev
+from vtop.engine.request import FinishReason, Request, Sequence
+
+if TYPE_CHECKING:
+    from vtop.engine.sched.core import SchedulerCore
+
+
+def take(scheduler: SchedulerCore, request: Request) -> None:
+    """All beams of a request know their likeliest tokens: choose, fork, drop, append; end when the search is over."""
+    beam = request.beam
+    assert beam is not None
+    parents = request.beam_order
+    found = [request.beam_found[seq] for seq in parents]
+    request.beam_found = {}
+    chosen = beam.advance(found)
+    if not chosen:
+        best = beam.best()
+        stop = best[0].stop if best else None
+        scheduler.finish(request, FinishReason.LENGTH if stop is None else FinishReason.STOP, stop_reason=stop)
+        return
+    kept = {continuation.parent for continuation in chosen}
+    for index, seq in enumerate(parents):
+        if index not in kept:
+            scheduler.drop_beam(seq)
+    used = {id(parents[index]) for index in kept}
+    spare = [seq for seq in request.sequences if id(seq) not in used]
+    order: list[Sequence] = []
+    going_on: set[int] = set()
+    for continuation in chosen:
+        parent = parents[continuation.parent]
+        if continuation.parent in going_on:
+            child = spare.pop(0)
+            scheduler.fork_beam(parent, child)
+            order.append(child)
+        else:
+            going_on.add(continuation.parent)
+            order.append(parent)
+    for seq, continuation in zip(order, chosen, strict=True):
+        seq.token_ids.append(continuation.token)
+        seq.ended = False
+    for seq in request.sequences:
+        seq.ended = seq not in order
+    request.beam_order = order
+    scheduler.note(
+        ev.Tokens(
+            [request.request_id] * len(order),
+            [continuation.token for continuation in chosen],
+            [""] * len(order),
+            [seq.index for seq in order],
+        )
+    )
+    if any(len(seq.token_ids) > scheduler.capacity for seq in order):
+        scheduler.finish(request, FinishReason.CAPACITY, message=scheduler.capacity_message(order[0]))

@@ -1,0 +1,372 @@
+"""SchedulerState: queues, block tables, and every change of a request, told as an event where it happens."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from vtop.engine import events as ev
+from vtop.engine.blocks.manager import BlockManager, PrefixHit
+from vtop.engine.config import EngineConfig
+from vtop.engine.executor import ExecutorRates, StepPlan
+from vtop.engine.order import Key
+from vtop.engine.policies import Move, make_policy
+from vtop.engine.policies.queues import WaitingQueue
+from vtop.engine.request import Request, RequestStatus, Sequence
+from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.preemption import Choice, make_preemption_mode, make_victim_rule, tokens_lost
+from vtop.engine.sched.step import StepPass
+
+KEEP_ENDED = 32  # requests, for the audit
+_LIMITS: dict[type[ev.Reason], ev.Limit] = {
+    ev.NeedsBlocks: ev.Limit.BLOCKS,
+    ev.NeedsBudget: ev.Limit.BUDGET,
+    ev.NeedsSeat: ev.Limit.SEQS,
+    ev.AfterPreemption: ev.Limit.PREEMPTED,
+    ev.SwappedFirst: ev.Limit.SWAPPED,
+    ev.DecodesFirst: ev.Limit.DECODES,
+}
+
+
+class SchedulerState:
+    """Changes state and tells each change through `take_events`. Knows no model and no clock."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: BlockManager,
+        outputs: OutputProcessor,
+        token_budget: int,
+        max_model_len: int = 0,
+    ) -> None:
+        self.config = config
+        self.blocks = blocks
+        self.token_budget = token_budget
+        self._max_model_len = max_model_len  # only for the default budget of another `batching`
+        self.policy = make_policy(config)
+        self.victim_rule = make_victim_rule(config.victim, self.policy.rank)
+        self.preemption_mode = make_preemption_mode(config.preemption_mode)
+        self.waiting: WaitingQueue = self.policy.make_queue()
+        self.running = self.policy.make_running()
+        self.swapped: WaitingQueue = self.policy.make_queue()
+        self.now = 0.0  # of the latest step, command or arrival
+        self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
+        self._outputs = outputs
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._events: list[ev.AnyEvent] = []
+        self._admissions = 0
+        self._prefill_streak = 0
+        self._told_wait: tuple[str, ev.WaitReason] | None = None
+        self._told_skipped: set[Request] = set()
+        self._told_host_full = False
+        self.concerns: Request | None = None  # whom the step being decided looks at: what is raised is its fault
+        self.deciding: StepPass | None = None  # what was decided so far of that step
+        self.rates: Callable[[], ExecutorRates] = ExecutorRates  # what the executor measured
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def forget_told(self) -> None:
+        """Tell the reason of the head again, although it may be the same."""
+        self._told_wait = None
+
+    def take_events(self) -> list[ev.AnyEvent]:
+        """Events since the last call, in order."""
+        taken, self._events = self._events, []
+        taken += self.policy.take_events()
+        return taken
+
+    def note(self, event: ev.AnyEvent) -> None:
+        """Tell an event of the engine in order with the scheduler's own."""
+        self._events.append(event)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there is something to tell; of the policy too, whose call may have failed before all else."""
+        self._events += self.policy.take_events()
+        return bool(self._events)
+
+    def place_of(self, request: Request) -> Key:
+        """What those that wait are ordered by, smallest first, as far as they never ran."""
+        return self.policy.order(request)
+
+    # --- changes of state --------------------------------------------------------------------------------------------
+
+    def rekey(self, request: Request) -> None:
+        """Ask the policy for the key of an alive request again, and put it in its new place."""
+        key = self.policy.key(request)
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            request.key = key
+            self.running.add(request)
+        else:
+            queue = self.swapped if request.status is RequestStatus.SWAPPED else self.waiting
+            queue.remove(request)
+            request.key = key
+            queue.push(request)
+
+    def move(self, request: Request, move: Move) -> None:
+        """A policy moved a request: put it in its new place and tell."""
+        self.rekey(request)
+        name, key = request.request_id, request.key
+        if move.cause is ev.MoveCause.USER:
+            self._events.append(ev.Rekeyed([name], [key]))
+        elif move.cause is ev.MoveCause.QUANTUM:
+            self._events.append(ev.Demoted(name, move.before, move.after, key))
+        else:
+            self._events.append(ev.Promoted(name, move.cause, move.before, move.after, key))
+
+    def _preempt(
+        self,
+        victim: Request,
+        needy: Request,
+        cause: ev.PreemptCause,
+        step: StepPass | None,
+        choice: Choice | None = None,
+        pool_after: int | None = None,
+    ) -> None:
+        """From running to waiting; what it computed is thrown away. `pool_after`: for a pool that shrinks to that."""
+        pool = self.blocks.pool
+        used_before, for_key = pool.used, needy.key
+        lost = self._tokens_lost(victim)
+        rule, rank, for_rank = self._chosen_by(victim, needy) if pool_after is None else ("", (), ())
+        self._leave_running(victim, step)
+        for seq in victim.sequences:
+            self._tell_freed(seq, self.blocks.free(seq))
+        victim.status = RequestStatus.WAITING
+        victim.beam_found = {}
+        victim.key = self._key_of_victim(victim, self._returning_key)
+        self._requeue(victim, step)
+        self._events.append(
+            ev.Preempted(
+                id=victim.request_id,
+                for_id=needy.request_id,
+                cause=cause,
+                mode="recompute",
+                rule=rule,
+                key=victim.key,
+                for_key=for_key,
+                blocks_freed=used_before - pool.used,
+                tokens_lost=lost,
+                used_before=used_before,
+                used_after=pool.used,
+                pool=pool.total,
+                count=victim.preemptions,
+                rank=rank,
+                for_rank=for_rank,
+                why=choice.why if choice else ev.ModeWhy.MODE,
+                swap_seconds=choice.swap_seconds if choice else None,
+                recompute_seconds=choice.recompute_seconds if choice else None,
+                pool_after=pool_after,
+            )
+        )
+
+    def _tokens_lost(self, victim: Request) -> int:
+        return tokens_lost(victim)
+
+    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
+        """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
+        return self.victim_rule.name, self.policy.rank(victim), self.policy.rank(needy)
+
+    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
+        if step is not None:
+            step.give_back(victim)
+            step.victim = step.victim or victim
+        self.running.remove(victim)
+        self._told_skipped.discard(victim)
+        victim.preemptions += 1
+        victim.owed_token = False
+
+    def _key_of_victim(self, victim: Request, key: Callable[[Request], Key]) -> Key:
+        """Its key from now on. When the policy raises here the preemption is never told, so it does not count."""
+        try:
+            self.policy.on_preempt(victim, self.now)
+            return key(victim)
+        except BaseException:
+            victim.preemptions -= 1
+            raise
+
+    def _returning_key(self, victim: Request) -> Key:
+        """Its key in `waiting` after a preemption."""
+        return self.policy.key(victim)
+
+    def _requeue(self, victim: Request, step: StepPass | None) -> None:
+        self.waiting.push(victim)
+
+    def _leave_waiting(self, request: Request, now: float) -> bool:
+        """It is admitted; the caller puts it into `running`. Returns whether it had been admitted before."""
+        self.waiting.remove(request)
+        request.status = RequestStatus.RUNNING
+        resumed = request.admissions > 0
+        request.admissions += 1
+        request.admitted_serial = self._admissions
+        self._admissions += 1
+        if request.first_scheduled is None:
+            request.first_scheduled = now
+        self._told_wait = None
+        return resumed
+
+    def _swap_out(
+        self, step: StepPass, victim: Request, needy: Request, cause: ev.PreemptCause, choice: Choice
+    ) -> None:
+        """From running to swapped; what it computed moves to the host pool."""
+        pool = self.blocks.pool
+        used_before, for_key = pool.used, needy.key
+        self._leave_running(victim, step)
+        victim.status = RequestStatus.SWAPPED
+        victim.key = self._key_of_victim(victim, self.policy.key)
+        pairs = self.blocks.swap_out(victim)
+        step.swap_out += pairs
+        self._told_host_full = False
+        self.swapped.push(victim)
+        self._events.append(
+            ev.SwappedOut(
+                id=victim.request_id,
+                for_id=needy.request_id,
+                cause=cause,
+                rule=self.victim_rule.name,
+                key=victim.key,
+                for_key=for_key,
+                tables=[list(seq.host_blocks) for seq in victim.sequences],
+                pairs=pairs,
+                used_before=used_before,
+                used_after=pool.used,
+                pool=pool.total,
+                count=victim.preemptions,
+                why=choice.why,
+                swap_seconds=choice.swap_seconds,
+                recompute_seconds=choice.recompute_seconds,
+            )
+        )
+
+    def _lose_swapped(self, request: Request) -> None:
+        """From swapped to waiting: what it has in the host pool cannot be used."""
+        lost = self._tokens_lost(request)
+        self.swapped.remove(request)
+        for seq in request.sequences:
+            self.blocks.host.drop(seq)
+            self.blocks.free(seq)
+        request.beam_found = {}
+        request.status = RequestStatus.WAITING
+        request.key = self._returning_key(request)
+        self._requeue(request, None)
+        self._events.append(ev.SwapOutFailed(request.request_id, request.key, lost))
+
+    def _swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
+        """From swapped to running."""
+        free, cached = self.blocks.pool.free, self.blocks.pool.cached
+        self.swapped.remove(request)
+        pairs = self.blocks.swap_in(request)
+        self._tell_evicted()
+        step.swap_in += pairs
+        step.returned.add(request)
+        request.status = RequestStatus.RUNNING
+        request.admitted_serial = self._admissions
+        self._admissions += 1
+        request.owed_token = True
+        self.running.add(request)
+        self._told_wait = None
+        tables = [list(seq.blocks) for seq in request.sequences]
+        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
+        self.policy.on_admit(request, step.now, 0)
+
+    def _tell_host_full(self, choice: Choice) -> None:
+        """Once, until there is room again."""
+        if choice.why is ev.ModeWhy.HOST_FULL and not self._told_host_full:
+            self._told_host_full = True
+            host = self.blocks.host
+            text = f"host pool full ({host.free} of {host.total} blocks free): victims are recomputed; raise swap_space"
+            self._events.append(ev.Note("warning", text))
+
+    def _grow(self, seq: Sequence, tokens: int) -> None:
+        taken = self.blocks.grow(seq, tokens)
+        if taken:
+            self._tell_evicted()
+            self._events.append(ev.BlocksTaken(seq.request.request_id, taken, seq.index))
+
+    def _adopt(self, step: StepPass, seq: Sequence, hit: PrefixHit) -> None:
+        """Begin a sequence with the blocks of a prefix hit."""
+        request = seq.request
+        shared = list(hit.blocks)
+        copy = self.blocks.adopt(seq, hit)
+        self._events.append(ev.BlocksTaken(request.request_id, shared, seq.index))
+        if copy is not None:
+            self._tell_copied(step, seq, *copy)
+
+    def _share_prompt(self, parent: Sequence, child: Sequence) -> None:
+        """A sample without K/V takes over the whole blocks of the prompt that another one has computed again."""
+        blocks = self.blocks.share_prompt(parent, child)
+        if blocks:
+            name = parent.request.request_id
+            self._events.append(ev.Forked(name, parent.index, child.index, blocks, child.num_computed))
+
+    def _copy_on_write(self, step: StepPass, seq: Sequence, position: int) -> None:
+        """Give the sequence a block of its own for slot `position`."""
+        self._tell_copied(step, seq, *self.blocks.copy_on_write(seq, position))
+
+    def _index_written(self, seq: Sequence) -> None:
+        new = self.blocks.index_written(seq, seq.num_computed)
+        if new:
+            self._events.append(ev.Cached(seq.request.request_id, new, seq.index))
+
+    def _plan(self, step: StepPass) -> StepPlan:
+        plan = StepPlan(
+            [chunk for chunks in step.chunks.values() for chunk in chunks],
+            [pair for pairs in step.copies.values() for pair in pairs],
+            step.swap_out,
+            step.swap_in,
+        )
+        seqs = [chunk.sequence.index for chunk in plan.chunks]
+        self._events.append(
+            ev.Scheduled(
+                ids=[chunk.sequence.request.request_id for chunk in plan.chunks],
+                tokens=[chunk.num_tokens for chunk in plan.chunks],
+                budget=self.token_budget,
+                limit=step.limit,
+                seqs=seqs if any(seqs) else [],
+            )
+        )
+        if self._told_skipped:
+            self._told_skipped.difference_update(step.chunks)
+        return plan
+
+    def _tell_freed(self, seq: Sequence, blocks: list[int]) -> None:
+        if blocks:
+            self._events.append(ev.BlocksFreed(seq.request.request_id, blocks, seq.index))
+
+    def _tell_evicted(self) -> None:
+        evicted = self.blocks.pool.take_evicted()
+        if evicted:
+            self._events.append(
+                ev.Evicted([b for b, _, _ in evicted], [key.hash for _, key, _ in evicted], [t for _, _, t in evicted])
+            )
+
+    def _tell_copied(self, step: StepPass, seq: Sequence, source: int, target: int) -> None:
+        self._tell_evicted()
+        request = seq.request
+        step.copies.setdefault(request, []).append((source, target))
+        logical = seq.blocks.index(target)
+        self._events.append(ev.CopiedOnWrite(request.request_id, source, target, logical, seq.index))
+
+    def _tell_wait(self, step: StepPass, head: Request, reason: ev.WaitReason) -> None:
+        """Tell why the head waits, when that is another head or another reason, its numbers too, than last told."""
+        step.limit = _LIMITS[type(reason)]
+        told = (head.request_id, reason)
+        if told != self._told_wait:
+            self._told_wait = told
+            self._events.append(ev.Waits(head.request_id, reason))
+
+    def _needs_blocks(self, need: int, watermark: int, growth: int = 0) -> ev.NeedsBlocks:
+        """The reason, with what is available now."""
+        pool = self.blocks.pool
+        return ev.NeedsBlocks(need, pool.free, watermark, growth, pool.cached)
+
+    def _tell_skipped(self, request: Request, reason: ev.WaitReason) -> None:
+        if request not in self._told_skipped:
+            self._told_skipped.add(request)
+            self._events.append(ev.Skipped(request.request_id, reason))
+
+    def capacity_message(self, seq: Sequence) -> str:
+        return (
+            f"{seq.num_tokens} tokens need {self.blocks.blocks_for(seq.num_tokens)} blocks of "
+            f"{self.blocks.block_size}; the pool has {self.blocks.pool.total}"
+        )

@@ -1,0 +1,413 @@
+"""SchedulerCore: what every scheduler shares between steps and after them: arrivals, ends, results, live options.
+
+Rules (who runs next, who gives way) are in its subclasses: `scheduler.py` and `presets/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+from vtop.engine import events as ev
+from vtop.engine.errors import error_line
+from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
+from vtop.engine.policies.queues import RunningList, WaitingQueue
+from vtop.engine.presets.options import PresetStopped
+from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.sched import beam_steps, queue_bounds
+from vtop.engine.sched import live as live_options
+from vtop.engine.sched.changes import SchedulerState
+from vtop.engine.sched.output import Accepted
+from vtop.engine.sched.step import Given, StepPass
+
+
+class SchedulerCore(SchedulerState):
+    """Decides nothing about who runs."""
+
+    # --- between steps -----------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, now: float | None = None) -> Request | None:
+        """Queue a new request at engine time `now` (None: its arrival). Raises Refusal when too many wait.
+
+        Returns the request that was ended for it, where it is more urgent than one of those.
+        """
+        request.queued = self.now = request.arrival if now is None else now
+        self.policy.on_arrival(request, self.now)
+        try:
+            request.key = self.policy.key(request)
+            turned_away = queue_bounds.check_queue(self, request)
+        except Exception:
+            self.policy.on_finish(request)
+            raise
+        if turned_away is not None:
+            queue_bounds.turn_away(self, turned_away, request)
+        self.waiting.push(request)
+        for at in {request.deadline, request.expires}:
+            if at is not None:
+                heapq.heappush(self._deadlines, (at, request.number, request))
+        params = request.params
+        self._events.append(
+            ev.Arrived(
+                id=request.request_id,
+                number=request.number,
+                key=request.key,
+                arrival=request.arrival,
+                prompt_tokens=request.prompt_len,
+                limit=request.limit,
+                max_tokens=params.max_tokens,
+                prompt=request.prompt,
+                priority=request.priority,
+                group=request.group,
+                deadline=request.deadline,
+                expires=request.expires,
+                temperature=params.temperature,
+                seed=request.seed,
+                expected_tokens=request.expected_tokens,
+                samples=len(request.sequences),
+            )
+        )
+        return turned_away
+
+    def finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        *,
+        stop_reason: str | int | None = None,
+        message: str = "",
+    ) -> None:
+        """End an alive request in whatever state; its blocks return at once."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        elif request.status is RequestStatus.SWAPPED:
+            self.swapped.remove(request)
+        else:
+            self.waiting.remove(request)
+        self.policy.on_finish(request)
+        self._leave(request, reason, stop_reason, message)
+
+    def _leave(self, request: Request, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
+        """It is in no queue any more: give its blocks back, close its outputs, and tell."""
+        self._told_skipped.discard(request)
+        for seq in request.sequences:
+            self._tell_freed(seq, self.blocks.free(seq))
+            self.blocks.host.drop(seq)
+            self.blocks.forget_sequence(seq)
+        rest = [seq for seq in request.sequences if not seq.ended]
+        for seq in rest[1:]:
+            if seq.num_output and request.beam is None:  # a sample of its own, with text that may be held back
+                self._tell_ended(seq, reason, stop_reason, message)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
+        self._tell_result(request, reason)
+        self.ended.append(request)
+        try:
+            text = self._outputs.close(request)
+        except Exception as error:  # of the text that was still held back
+            text, request.finish_reason, request.stop_reason = "", FinishReason.FAILED, None
+            request.finish_message = error_line(error)
+            self._outputs.fail(request)
+        self._events.append(
+            ev.Finished(
+                id=request.request_id,
+                reason=request.finish_reason.value,
+                output_tokens=sum(seq.num_output for seq in request.sequences),
+                text=text,
+                stop_reason=request.stop_reason,
+                message=request.finish_message,
+                seq=rest[0].index if rest else 0,
+            )
+        )
+
+    def _tell_result(self, request: Request, reason: FinishReason) -> None:
+        """Of a beam search, or of more samples than are returned: which outputs the request returns."""
+        name, most = request.request_id, request.params.n
+        if request.beam is not None:
+            best = request.beam.best()[:most]
+            texts = self._outputs.close_beams(request, best)
+            outputs = [
+                ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
+                for h, text in zip(best, texts, strict=True)
+            ]
+            self._events.append(ev.Searched(name, outputs, request.beam.steps))
+        elif len(request.sequences) > most and request.forked:
+            chosen = request.chosen()
+            self._events.append(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
+
+    def resize(self, num_blocks: int) -> list[Request]:
+        """Change the size of the pool. Holders of blocks beyond it are preempted; returns requests that never fit."""
+        before = self.blocks.pool.total
+        for request in self.running.snapshot():
+            if self.blocks.holds_beyond(request, num_blocks):
+                self._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None, pool_after=num_blocks)
+        self.blocks.pool.resize(num_blocks)
+        self._tell_evicted()
+        self._events.append(ev.PoolResized(before, num_blocks))
+        alive = self.running.snapshot() + self.waiting.ordered() + self.swapped.ordered()
+        return [r for r in alive if not self.blocks.ever_returns(r)]
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached content; blocks in use stay with their holders. Returns blocks forgotten."""
+        forgotten = self.blocks.pool.forget()
+        self._events.append(ev.CacheReset(forgotten))
+        return forgotten
+
+    def set_option(self, name: str, value: Any) -> None:
+        """Change an option of LIVE_OPTIONS while requests run; text is read as a person types it. Raises BadValue."""
+        live_options.switch(self, name, value)
+        if name in ("batching", "max_num_batched_tokens"):
+            self.token_budget = self.config.token_budget(self._max_model_len)
+
+    def set_policy(self, spec: str) -> None:
+        """Order everybody by another policy, or by the same one loaded again. Raises BadValue: the old one stays."""
+        self.set_option("scheduling_policy", spec)
+
+    def set_victim(self, name: str) -> None:
+        """Choose victims by another rule. Raises BadValue."""
+        self.set_option("victim", name)
+
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Give an alive request another priority. Raises BadValue."""
+        live_options.set_priority(self, request, priority)
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+
+    def commit(self, plan: StepPlan, output: StepOutput) -> None:
+        """Take the result of a plan: K/V are written, tokens appended, requests ended."""
+        given = Given(self.capacity)
+        beams: list[Request] = []
+        caching, block_size = self.blocks.prefix_caching, self.blocks.block_size
+        counting = bool(self.policy.token_hooks)
+        for index, chunk in enumerate(plan.chunks):
+            sampled = output.tokens[index]
+            seq = chunk.sequence
+            request = seq.request
+            if request in given.failed:
+                continue
+            try:
+                if sampled is not None and sampled.fault:
+                    given.failed[request] = sampled.fault
+                    continue
+                seq.num_computed = chunk.start + chunk.num_tokens
+                if caching and seq.num_computed // block_size > seq.num_indexed:
+                    self._index_written(seq)
+                if counting:
+                    self._count_service(chunk, sampled is not None)
+                if sampled is None:
+                    continue
+                forked = self._fork(seq, chunk.forks, output.forked[index]) if chunk.forks else []
+                request.owed_token = False
+                if request.beam is not None:
+                    request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
+                    if len(request.beam_found) == len(request.beam_order):
+                        beams.append(request)
+                    continue
+                self._accept(given, [(seq, sampled), *forked])
+            except Exception as error:
+                given.blame(request, error)
+        self._tell_tokens(given)
+        for request in beams:
+            try:
+                self._outputs.grow_beams(request)
+                beam_steps.take(self, request)
+            except Exception as error:
+                given.blame(request, error)
+        self._end(given)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit in the whole pool."""
+        return self.blocks.pool.total * self.blocks.block_size
+
+    def _accept(self, given: Given, tokens: list[tuple[Sequence, SampledToken]]) -> None:
+        """Append tokens to their sequences, and note which of them end with theirs."""
+        for seq, sampled in tokens:
+            if sampled.fault:
+                given.failed.setdefault(seq.request, sampled.fault)
+                continue
+            seq.token_ids.append(sampled.token_id)
+            try:
+                accepted = self._outputs.accept(seq, sampled)
+            except Exception as error:  # the token is there all the same
+                given.blame(seq.request, error)
+                accepted = Accepted()
+            given.ids.append(seq.request.request_id)
+            given.seqs.append(seq.index)
+            given.tokens.append(sampled.token_id)
+            given.texts.append(accepted.text)
+            if accepted.finish is not None:
+                given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
+            elif len(seq.token_ids) > given.capacity:
+                given.ended.append((seq, FinishReason.CAPACITY, None, self.capacity_message(seq)))
+
+    def _tell_tokens(self, given: Given) -> None:
+        if given.ids:
+            seqs = given.seqs if any(given.seqs) else []
+            self._events.append(ev.Tokens(given.ids, given.tokens, given.texts, seqs))
+
+    def _end(self, given: Given) -> None:
+        for seq, reason, stop_reason, message in given.ended:
+            request = seq.request
+            if request not in given.failed:
+                try:
+                    self.end_sequence(seq, reason, stop_reason=stop_reason, message=message)
+                except Exception as error:
+                    given.blame(request, error)
+        for request, text in given.failed.items():
+            if not request.finished:
+                self.fail_alone(request, text)
+
+    def fail_alone(self, request: Request, message: str) -> None:
+        """End a request by its own fault, wherever that left it: in its queue, in none, or in another than it says."""
+        for queue in self._queues:
+            if request in queue:
+                queue.remove(request)
+        with contextlib.suppress(Exception):  # the policy may have been told half of what happened
+            self.policy.on_finish(request)
+        self._leave(request, FinishReason.FAILED, None, message)
+
+    def end_sequence(
+        self, seq: Sequence, reason: FinishReason, *, stop_reason: str | int | None = None, message: str = ""
+    ) -> None:
+        """One sequence has all its tokens; with the last one of a request the request ends."""
+        request = seq.request
+        seq.finish_reason, seq.stop_reason = reason, stop_reason
+        last = all(other.ended or other is seq for other in request.sequences)
+        aborted = reason is FinishReason.ABORT and any(
+            o.finish_reason is not FinishReason.ABORT for o in request.sequences
+        )
+        if last and len(request.sequences) == request.params.n and not aborted:
+            self.finish(request, reason, stop_reason=stop_reason, message=message)
+            return
+        if seq.blocks and seq is request.computing[0] and (heirs := request.awaiting):
+            self._share_prompt(seq, heirs[0])  # which is the one that computes the prompt from now on
+        seq.ended = True
+        self._tell_freed(seq, self.blocks.free(seq))
+        self.blocks.host.drop(seq)
+        self.blocks.forget_sequence(seq)
+        self._tell_ended(seq, reason, stop_reason, message)
+        if last:
+            best = request.chosen()[0]
+            assert best.finish_reason is not None
+            text = message if best.finish_reason is reason else ""
+            self.finish(request, best.finish_reason, stop_reason=best.stop_reason, message=text)
+
+    def _tell_ended(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
+        name, text = seq.request.request_id, self._outputs.end(seq, reason, stop_reason)
+        self._events.append(
+            ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
+        )
+
+    def fork_beam(self, parent: Sequence, child: Sequence) -> None:
+        """`child` goes on from where `parent` is, with the same blocks."""
+        blocks = self.blocks.fork(parent, child)
+        child.token_ids = list(parent.token_ids)
+        child.most_computed = parent.most_computed
+        self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+
+    def drop_beam(self, seq: Sequence) -> None:
+        """No continuation of this beam was good enough; its blocks return."""
+        self._tell_freed(seq, self.blocks.free(seq))
+        self.blocks.forget_sequence(seq)
+
+    def _fork(
+        self, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
+    ) -> list[tuple[Sequence, SampledToken]]:
+        """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
+        for child in children:
+            blocks = self.blocks.fork(parent, child)
+            self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+        return list(zip(children, tokens, strict=True))
+
+    def fail(self, plan: StepPlan, message: str) -> list[Request]:
+        """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.
+
+        Whoever had blocks copied in, or on the device, is in the batch. Victims that were to be copied out are not, and
+        nobody knows how far that came.
+        """
+        failed = list(dict.fromkeys(chunk.sequence.request for chunk in plan.chunks))
+        for request in failed:
+            if not request.finished:
+                self.fail_alone(request, message)
+        unsaved = {host for _, host in plan.swap_out}
+        for request in self.swapped.ordered() if unsaved else ():
+            if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
+                self._lose_swapped(request)
+        return failed
+
+    def _count_service(self, chunk: Chunk, output: bool) -> None:
+        """Tell the policy what a chunk did, without what was computed before and what came out of the cache."""
+        seq = chunk.sequence
+        known, end = seq.most_computed, seq.num_computed
+        new = end - (known if known > chunk.start else chunk.start)
+        if new > 0:
+            seq.most_computed = end
+        else:
+            new = 0
+        for hook in self.policy.token_hooks:
+            move = hook(seq.request, new, int(output))
+            if move is not None:
+                self.move(seq.request, move)
+
+    def _begin(self, now: float) -> StepPass:
+        """What comes first in every step, whatever the rules."""
+        self.now = self.blocks.pool.now = now
+        self.concerns = self.deciding = None
+        self._expire(now)
+        for request, move in self.policy.due(now):
+            self.move(request, move)
+        self.deciding = StepPass(now, self.token_budget)
+        return self.deciding
+
+    def abandon(self, error: Exception, alive: Iterable[Request], again: bool) -> tuple[list[Request], StepPlan]:
+        """`schedule` raised: of the step nothing is left but its copies. Returns who ended, and these as a plan.
+
+        What was told is true once that plan is executed. Of requests, those end that the fault left half-way between
+        two queues, and, when the step before failed too (`again`), the one that was looked at: a fault that passes
+        harms nobody, one that stays ends whose it is.
+        """
+        step, at = self.deciding, self.concerns
+        self.concerns = self.deciding = None
+        if isinstance(error, PresetStopped):
+            at = None  # the original stops here, whoever it is
+        if step is not None:
+            self._undo(step, at)
+        failed = [r for r in alive if not any(r in queue for queue in self._queues)]
+        if again and at is not None and not at.finished and at not in failed:
+            failed.append(at)
+        for request in failed:
+            if step is not None:
+                step.give_back(request)
+            self.fail_alone(request, error_line(error))
+        if step is None:
+            return failed, StepPlan()
+        copies = [pair for pairs in step.copies.values() for pair in pairs]
+        return failed, StepPlan([], copies, step.swap_out, step.swap_in)
+
+    def _undo(self, step: StepPass, at: Request | None) -> None:
+        """What requests were given to compute is not computed: they are given it again.
+
+        The one that was looked at may be half admitted, so it begins anew.
+        """
+        if at is not None and at in self.running:
+            self._preempt(at, at, ev.PreemptCause.STEP_FAILED, step)
+
+    @property
+    def _queues(self) -> tuple[RunningList | WaitingQueue, ...]:
+        return self.running, self.waiting, self.swapped
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
+            at, _, request = heapq.heappop(self._deadlines)
+            if request.finished:
+                continue
+            self.concerns = request
+            if at == request.expires:
+                waited = at - request.arrival
+                self.finish(request, FinishReason.TIMEOUT, message=f"not done {waited:g} s after it arrived")
+            else:
+                done = sum(seq.num_output for seq in request.sequences)
+                self._events.append(ev.DeadlineMissed(request.request_id, at, done))
+            self.concerns = None

@@ -1,0 +1,181 @@
+"""Who is preempted when no block is available, and what becomes of the KV that it held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from vtop.engine import events as ev
+from vtop.engine.blocks.host import blocks_of
+from vtop.engine.blocks.manager import BlockManager
+from vtop.engine.errors import BadValue
+from vtop.engine.executor import ExecutorRates
+from vtop.engine.request import Request
+
+
+class VictimRule(Protocol):
+    """Chooses a victim among running requests."""
+
+    name: str
+
+    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+        """One of `running` (never empty, in policy order). When that is `needy` itself, it gives way."""
+        ...
+
+
+class LeastImportant:
+    """The one that matters least to the policy: the largest rank. Having waited long (aging) protects nobody."""
+
+    name = "policy"
+
+    def __init__(self, rank: Callable[[Request], tuple[float, ...]]) -> None:
+        self._rank = rank
+
+    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+        return max(running, key=self._rank)
+
+
+class Latest:
+    """The request that was admitted last, so that those that ran longest go on."""
+
+    name = "latest"
+
+    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+        return max(running, key=lambda request: request.admitted_serial)
+
+
+class LeastComputed:
+    """The request that loses the fewest computed tokens (`tokens_lost`); of equals the one admitted last."""
+
+    name = "least-computed"
+
+    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+        return min(running, key=lambda r: (tokens_lost(r), -r.admitted_serial))
+
+
+class MostBlocks:
+    """The request with the most blocks, so that few are preempted; of equals the one admitted last."""
+
+    name = "most-blocks"
+
+    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+        return max(running, key=lambda r: (r.num_blocks, r.admitted_serial))
+
+
+def choose_victims(
+    rule: VictimRule, candidates: Sequence[Request], needy: Request, enough: Callable[[list[Request]], bool]
+) -> list[Request]:
+    """Victims by the rule, one after the other, until they are enough; none when not even all would be.
+
+    One that turns out not to be needed, because a later one gave more, is let off.
+    """
+    left, chosen = list(candidates), list[Request]()
+    if not left or not enough(left):
+        return []
+    while not enough(chosen):
+        victim = rule.choose(left, needy)
+        left.remove(victim)
+        chosen.append(victim)
+    for victim in chosen[:-1]:
+        fewer = [other for other in chosen if other is not victim]
+        if enough(fewer):
+            chosen = fewer
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What becomes of a victim's KV, and what was compared: seconds for both ways, None where they are unknown."""
+
+    swap: bool
+    why: ev.ModeWhy
+    swap_seconds: float | None = None
+    recompute_seconds: float | None = None
+
+
+class PreemptionMode(Protocol):
+    """What becomes of a victim's KV: thrown away and computed again, or moved to the host pool and back."""
+
+    name: str
+
+    def choose(self, victim: Request, blocks: BlockManager, rates: ExecutorRates) -> Choice:
+        """Changes nothing. Without room in the host pool the answer is recompute, never an error."""
+        ...
+
+
+class Recompute:
+    """Throw the KV away; prompt and outputs are computed again when the request returns."""
+
+    name = "recompute"
+
+    def choose(self, victim: Request, blocks: BlockManager, rates: ExecutorRates) -> Choice:
+        return Choice(False, ev.ModeWhy.MODE)
+
+
+class Swap:
+    """Move the KV to the host pool while there is room; nothing that was computed is lost."""
+
+    name = "swap"
+
+    def choose(self, victim: Request, blocks: BlockManager, rates: ExecutorRates) -> Choice:
+        if not any(seq.num_computed for seq in victim.sequences):
+            return Choice(False, ev.ModeWhy.NOTHING_COMPUTED)
+        if blocks.host.free < _moved(victim):
+            return Choice(False, ev.ModeWhy.HOST_FULL)
+        return Choice(True, ev.ModeWhy.MODE)
+
+
+class Hybrid:
+    """Whichever is estimated to take less time: the blocks out and in again, or the tokens computed again."""
+
+    name = "hybrid"
+
+    def choose(self, victim: Request, blocks: BlockManager, rates: ExecutorRates) -> Choice:
+        swap = _known(2 * rates.swap_seconds(_moved(victim)))
+        recompute = _known(rates.prefill_seconds(tokens_lost(victim)))
+        forced = Swap().choose(victim, blocks, rates)
+        if not forced.swap:
+            return Choice(False, forced.why, swap, recompute)
+        # before anything was measured nothing is thrown away
+        cheaper = swap is None or recompute is None or swap < recompute
+        return Choice(cheaper, ev.ModeWhy.CHEAPER, swap, recompute)
+
+
+def tokens_lost(victim: Request) -> int:
+    """Computed tokens that a recompute throws away; the prompt of several samples was computed once."""
+    computed = [seq.num_computed for seq in victim.sequences if seq.blocks or seq.host_blocks]
+    if len(computed) <= 1:
+        return sum(computed)
+    return sum(computed) - (len(computed) - 1) * min(victim.prompt_len, *computed)
+
+
+def _moved(victim: Request) -> int:
+    return blocks_of((seq.blocks for seq in victim.sequences), share=True)
+
+
+def _known(seconds: float) -> float | None:
+    return None if seconds == float("inf") else seconds
+
+
+VICTIM_RULES: dict[str, Callable[[Callable[[Request], tuple[float, ...]]], VictimRule]] = {
+    "policy": LeastImportant,
+    "latest": lambda rank: Latest(),
+    "least-computed": lambda rank: LeastComputed(),
+    "most-blocks": lambda rank: MostBlocks(),
+}
+PREEMPTION_MODES: dict[str, type[PreemptionMode]] = {"recompute": Recompute, "swap": Swap, "hybrid": Hybrid}
+
+
+def make_victim_rule(name: str, rank: Callable[[Request], tuple[float, ...]]) -> VictimRule:
+    """The victim rule of that name; `rank` says how little a request matters to the policy. Raises BadValue."""
+    if name not in VICTIM_RULES:
+        raise BadValue("victim", name, f"choose one of {', '.join(VICTIM_RULES)}")
+    return VICTIM_RULES[name](rank)
+
+
+def make_preemption_mode(name: str) -> PreemptionMode:
+    """The preemption mode of that name. Raises BadValue."""
+    if name not in PREEMPTION_MODES:
+        raise BadValue("preemption_mode", name, f"choose one of {', '.join(PREEMPTION_MODES)}")
+    return PREEMPTION_MODES[name]()

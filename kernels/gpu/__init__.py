@@ -1,0 +1,4 @@
+"""Paged attention in Triton, for NVIDIA GPUs.
+
+Imported only where Triton is; numba never enters.
+"""

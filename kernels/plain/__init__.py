@@ -1,0 +1,4 @@
+"""Paged attention in plain torch: the backend that runs wherever torch does.
+
+No compiler enters.
+"""
