@@ -8,50 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import carray, float32, njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from vtop.kernels.cpu.cache import c_function
-from vtop.kernels.cpu.linear_vectors import F32, I16, I64, LANES, Vectors
+from vtop.kernels.cpu.linear_vectors import emitter
+from vtop.kernels.cpu.vectors import Cell
 
 _FLOATS, _HALVES = (0,), (0, 0)
-
-
-class _Rows(Vectors):
-    """Vectors of consecutive elements in either dtype."""
-
-    def __init__(self, builder: ir.IRBuilder, half: bool) -> None:
-        super().__init__(builder)
-        self.half = half
-        self.item = 2 if half else 4
-
-    def get(self, address: ir.Value) -> ir.Value:
-        if not self.half:
-            return self.load(address)
-        raw = self.b.load(self.pointer(address, ir.VectorType(I16, self.lanes)), align=2)
-        return self.b.bitcast(self.b.shl(self.b.zext(raw, self.words), self.word(16)), self.floats)
-
-    def put(self, value: ir.Value, address: ir.Value) -> None:
-        self.store(self.to_half(value) if self.half else value, address)
-
-    def round(self, value: ir.Value) -> ir.Value:
-        if not self.half:
-            return value
-        raw = self.b.zext(self.to_half(value), self.words)
-        return self.b.bitcast(self.b.shl(raw, self.word(16)), self.floats)
-
-    def splat(self, value: ir.Value) -> ir.Value:
-        empty = ir.Constant(self.floats, ir.Undefined)
-        one = self.b.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-        return self.shuffle(one, empty, [0] * self.lanes)
-
-    def each(self, size: ir.Value) -> Any:
-        return cgutils.for_range(self.b, self.b.udiv(size, ir.Constant(I64, self.lanes)), intp=I64)
-
-    def place(self, address: ir.Value, index: ir.Value, item: int) -> ir.Value:
-        return self.b.add(address, self.b.mul(index, ir.Constant(I64, item * self.lanes)))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -60,14 +24,13 @@ def _square_sum(context: Any, x: Any, size: Any, halves: Any) -> Any:
     half = halves.count == 2
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        v = _Rows(builder, half)
-        total = cgutils.alloca_once_value(builder, v.number(0.0))
-        with v.each(args[1]) as loop:
-            value = v.get(v.place(args[0], loop.index, v.item))
-            builder.store(v.fma(value, value, builder.load(total)), total)
-        kind = ir.FunctionType(F32, [F32, v.floats])
-        reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
-        return builder.call(reduce, [ir.Constant(F32, 0.0), builder.load(total)], fastmath=("reassoc",))
+        emit = emitter(builder, half)
+        source, count = (emit.whole(arg) for arg in args[:2])
+        total = Cell(emit, emit.fixed(0.0))
+        with emit.range(0, count // emit.lanes) as i:
+            value = emit.load_element(source + i * (emit.bytes * emit.lanes))
+            total.set(emit.fma(value, value, total.get()))
+        return emit.total(total.get())
 
     return types.float32(types.int64, types.int64, halves), generate
 
@@ -78,12 +41,15 @@ def _scaled(context: Any, x: Any, factor: Any, weight: Any, size: Any, out: Any,
     half = halves.count == 2
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        v = _Rows(builder, half)
-        factor_ = v.splat(args[1])
-        with v.each(args[3]) as loop:
-            value = v.round(builder.fmul(v.get(v.place(args[0], loop.index, v.item)), factor_))
-            value = builder.fmul(value, v.load(v.place(args[2], loop.index, 4)))
-            v.put(value, v.place(args[4], loop.index, v.item))
+        emit = emitter(builder, half)
+        source, weights, count, target = (emit.whole(args[i]) for i in (0, 2, 3, 4))
+        factors = emit.splat(args[1])
+        with emit.range(0, count // emit.lanes) as i:
+            place = i * (emit.bytes * emit.lanes)
+            product = builder.fmul(emit.load_element(source + place), factors)
+            value = emit.widened(emit.narrowed(product))
+            value = builder.fmul(value, emit.load(weights + i * (4 * emit.lanes)))
+            emit.store_element(value, target + place)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float32, types.int64, types.int64, types.int64, halves), generate
@@ -94,7 +60,8 @@ def _number(context: Any, address: Any) -> Any:
     """The float32 there."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(Vectors(builder).pointer(args[0], F32), align=4)
+        emit = emitter(builder, False)
+        return emit.get_float(emit.whole(args[0]))
 
     return types.float32(types.int64), generate
 
@@ -105,17 +72,19 @@ def _rotated(context: Any, x: Any, cos: Any, sin: Any, size: Any, out: Any, halv
     half = halves.count == 2
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        v = _Rows(builder, half)
-        middle = builder.udiv(args[3], ir.Constant(I64, 2))
-        offset = builder.mul(middle, ir.Constant(I64, v.item))
-        with v.each(middle) as loop:
-            low = [v.place(address, loop.index, v.item) for address in (*args[:3], args[4])]
-            high = [builder.add(address, offset) for address in low]
-            x_low, x_high = v.get(low[0]), v.get(high[0])
-            first = builder.fmul(builder.fneg(x_high), v.get(low[2]))
-            second = builder.fmul(x_low, v.get(high[2]))
-            v.put(builder.fadd(builder.fmul(x_low, v.get(low[1])), first), low[3])
-            v.put(builder.fadd(builder.fmul(x_high, v.get(high[1])), second), high[3])
+        emit = emitter(builder, half)
+        x, cos, sin, size, out = (emit.whole(arg) for arg in args[:5])
+        middle = size // 2
+        with emit.range(0, middle // emit.lanes) as i:
+            low = i * (emit.bytes * emit.lanes)
+            high = low + middle * emit.bytes
+            x_low, x_high = emit.load_element(x + low), emit.load_element(x + high)
+            first = builder.fmul(builder.fneg(x_high), emit.load_element(sin + low))
+            second = builder.fmul(x_low, emit.load_element(sin + high))
+            first = builder.fadd(builder.fmul(x_low, emit.load_element(cos + low)), first)
+            second = builder.fadd(builder.fmul(x_high, emit.load_element(cos + high)), second)
+            emit.store_element(first, out + low)
+            emit.store_element(second, out + high)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, types.int64, types.int64, halves), generate

@@ -259,25 +259,42 @@ class Emitter:
         """A vector of the element type, widened to float32."""
         if self.element == types.float32:
             return self.load(address, offset)
-        if self.element == types.int16:
-            half = self.builder.load(self.pointer(address, self.wide(F16), offset), align=2)
-            return self.builder.fpext(half, self.vector)
-        bits = self.builder.load(self.pointer(address, self.wide(I16), offset), align=2)
-        shifted = self.builder.shl(self.builder.zext(bits, self.wide(I32)), self.fixed(16, I32))
-        return self.builder.bitcast(shifted, self.vector)
+        kind = self.wide(F16 if self.element == types.int16 else I16)
+        return self.widened(self.builder.load(self.pointer(address, kind, offset), align=2))
 
     def store_element(self, value: Any, address: Int) -> None:
         """Round a vector of float32 to the element type, to nearest even."""
-        builder = self.builder
+        value = self.narrowed(value)
+        self.builder.store(value, self.pointer(address, value.type), align=self.bytes)
+
+    def load_pairs(self, address: Int) -> tuple[Any, Any]:
+        """2 * lanes bfloat16, widened: those at even places, those at odd ones."""
+        raw = self.builder.load(self.pointer(address, self.wide(I32)), align=2)
+        even = self.builder.shl(raw, self.fixed(16, I32))
+        odd = self.builder.and_(raw, self.fixed(0xFFFF0000, I32))
+        return self.builder.bitcast(even, self.vector), self.builder.bitcast(odd, self.vector)
+
+    def widened(self, value: Any) -> Any:
+        """Float32 of a vector of the element type."""
+        if self.element == types.float32:
+            return value
         if self.element == types.int16:
-            value = builder.fptrunc(value, self.wide(F16))
-        elif self.element == types.uint16:
-            bits = builder.bitcast(value, self.wide(I32))
-            odd = builder.and_(builder.lshr(bits, self.fixed(16, I32)), self.fixed(1, I32))
-            rounded = builder.lshr(builder.add(builder.add(bits, odd), self.fixed(0x7FFF, I32)), self.fixed(16, I32))
-            nan = builder.fcmp_unordered("uno", value, value)  # rounding up could turn a NaN into a number
-            value = builder.trunc(builder.select(nan, self.fixed(0x7FC0, I32), rounded), self.wide(I16))
-        builder.store(value, self.pointer(address, value.type), align=self.bytes)
+            return self.builder.fpext(value, self.vector)
+        shifted = self.builder.shl(self.builder.zext(value, self.wide(I32)), self.fixed(16, I32))
+        return self.builder.bitcast(shifted, self.vector)
+
+    def narrowed(self, value: Any) -> Any:
+        """The element type of a vector of float32, to nearest even."""
+        builder = self.builder
+        if self.element == types.float32:
+            return value
+        if self.element == types.int16:
+            return builder.fptrunc(value, self.wide(F16))
+        bits = builder.bitcast(value, self.wide(I32))
+        odd = builder.and_(builder.lshr(bits, self.fixed(16, I32)), self.fixed(1, I32))
+        rounded = builder.lshr(builder.add(builder.add(bits, odd), self.fixed(0x7FFF, I32)), self.fixed(16, I32))
+        nan = builder.fcmp_unordered("uno", value, value)  # rounding up could turn a NaN into a number
+        return builder.trunc(builder.select(nan, self.fixed(0x7FC0, I32), rounded), self.wide(I16))
 
     def prefetch(self, address: Int) -> None:
         pointer = self.pointer(address, I8)

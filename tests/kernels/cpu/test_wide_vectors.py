@@ -19,7 +19,6 @@ import pytest
 from vtop.kernels.cpu import linear_vectors as linear_ir
 from vtop.kernels.cpu import paged as numba_paged
 linear_ir.LANES = 16
-linear_ir.Vectors.__init__.__defaults__ = (16,)
 real = numba_paged._cpu_features
 numba_paged._cpu_features = lambda: real() + ",+avx512f"
 from vtop.kernels.cpu import linear_kernel as linear_numba
@@ -40,6 +39,6 @@ def test_kernels_with_vectors_of_sixteen(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}  # the real one holds code of this machine's width
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
-        [sys.executable, "-c", WIDE, *tests], cwd=HERE.parent.parent, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", WIDE, *tests], cwd=HERE.parents[2], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
