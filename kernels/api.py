@@ -117,6 +117,15 @@ BlockCopy = Callable[[torch.Tensor, torch.Tensor, Sequence[tuple[int, int]]], No
 """Copies whole blocks; called and behaving like `copy_blocks`."""
 
 
+class BackendUnavailable(ValueError):
+    """The backend exists and cannot run here. `remedy` says in one line why, and what to choose."""
+
+    def __init__(self, name: str, remedy: str) -> None:
+        self.name = name
+        self.remedy = remedy
+        super().__init__(f"attention backend {name!r}: {remedy}")
+
+
 class AttentionBackend(Protocol):
     """One way to compute paged attention. Stateless: everything about a step is in the batch.
 

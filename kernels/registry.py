@@ -1,4 +1,4 @@
-"""Attention backends by name."""
+"""Attention backends by name, and what asking for one can raise."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ from typing import Any
 
 import torch
 
-from vtop.kernels.api import AttentionBackend, BlockCopy, copy_blocks
-from vtop.kernels.errors import BackendUnavailable, UnknownBackend
+from vtop.kernels.api import AttentionBackend, BackendUnavailable, BlockCopy, copy_blocks
 
 __all__ = ["BACKEND_NAMES", "BackendUnavailable", "UnknownBackend", "block_copy", "get_backend", "warm_up"]
 
 BACKEND_NAMES = ("triton", "numba", "torch", "reference")
+
+
+class UnknownBackend(ValueError):
+    """No backend has this name. `names` lists what may be asked for."""
+
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+        self.name = name
+        self.names = names
+        super().__init__(f"unknown attention backend {name!r}; choose one of {', '.join(names)}")
 
 
 def get_backend(name: str, device: torch.device | str = "cpu") -> AttentionBackend:

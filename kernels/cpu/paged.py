@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from numba.core import registry as numba_registry
 
-from vtop.kernels.api import AttentionBatch, allocate_cache
+from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
 from vtop.kernels.cpu import layout
 from vtop.kernels.cpu import write as writing
 from vtop.kernels.cpu.entry import attention_function
 from vtop.kernels.cpu.omp_pool import parallel_entry
 from vtop.kernels.cpu.plan import PREFILL_ROWS, plan_units
 from vtop.kernels.cpu.vectors import LOG2E
-from vtop.kernels.errors import BackendUnavailable
 from vtop.kernels.plain.paged import TorchPagedAttention
 
 ELEMENT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}

@@ -7,8 +7,7 @@ from functools import cache, partial
 
 import torch
 
-from vtop.kernels.api import AttentionBatch
-from vtop.kernels.errors import BackendUnavailable
+from vtop.kernels.api import AttentionBatch, BackendUnavailable
 from vtop.kernels.gpu import decode as triton_ops
 from vtop.kernels.gpu import prefill as triton_prefill
 from vtop.kernels.gpu import write as triton_write

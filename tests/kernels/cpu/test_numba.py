@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 from numba.core import config
 
 from vtop.kernels import registry
-from vtop.kernels.api import AttentionBatch, allocate_cache
+from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
 from vtop.kernels.cpu import cache as numba_cache
 from vtop.kernels.cpu import omp_pool
 from vtop.kernels.cpu.layout import CHUNK, FIRST_HEAD, HIGH, KIND, LAST_HEAD, LOW, PREFILL, TOKEN, TOKENS
 from vtop.kernels.cpu.paged import NumbaPagedAttention
 from vtop.kernels.cpu.plan import plan_units
-from vtop.kernels.errors import BackendUnavailable
 from vtop.kernels.plain.paged import TorchPagedAttention
 from vtop.kernels.reference import ReferenceAttention
 from vtop.kernels.registry import get_backend

@@ -24,8 +24,7 @@ if __name__ == "__main__":
 import torch
 
 from vtop.engine.model.kv_cache import KVCache
-from vtop.kernels.api import AttentionBatch, allocate_cache
-from vtop.kernels.errors import BackendUnavailable
+from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
 from vtop.kernels.gpu import write as triton_write
 from vtop.kernels.gpu.paged import TritonPagedAttention
 from vtop.kernels.gpu.plan import StaticPlan
