@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,8 @@ def run(seed: int, options: dict[str, Any]) -> tuple[str, int, int]:
     while jobs or engine.engine.has_unfinished_requests():
         while jobs and jobs[0][0] <= step:
             _, name, prompt, most, more = jobs.pop(0)
-            try:
+            with suppress(ValueError):  # refused, and told so in a Frame
                 engine.add(name, prompt, most, ignore_eos=True, **more)
-            except ValueError:
-                pass  # refused, and told so in a Frame
         if step in aborts:
             engine.engine.abort_request(aborts[step])
         engine.step()
@@ -81,7 +80,7 @@ def run(seed: int, options: dict[str, Any]) -> tuple[str, int, int]:
     digest, preempted = hashlib.sha256(), 0
     for frame in engine.frames:
         data = msgspec.to_builtins(frame)
-        data.pop("wall", None)
+        data.pop("unix_time", None)
         for event in data["events"]:
             if event["event"] == "step-times":
                 continue

@@ -1,4 +1,4 @@
-"""V0Scheduler: vLLM V0 without chunking. Numbers are those of the rule list in the scheduling notes."""
+"""V0Scheduler: vLLM V0 without chunking. Numbers are those of `RULES.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V0ChunkedScheduler: vLLM V0 with chunked prefill. Numbers are those of the rule list in the scheduling notes."""
+"""V0ChunkedScheduler: vLLM V0 with chunked prefill. Numbers are those of `RULES.md`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """V0Core: what both of vLLM V0's schedulers do: admission, the pass over running requests, swaps.
 
-Numbers are those of the rule list in the scheduling notes. Schedulers differ in the order of these (`v0.py`,
+Numbers are those of `RULES.md`. Schedulers differ in the order of these (`v0.py`,
 `v0_chunked.py`).
 """
 

@@ -1,6 +1,6 @@
 """V0Swapping: who gives way in vLLM V0 and how, and how swapped requests return.
 
-Numbers are those of the rule list in the scheduling notes.
+Numbers are those of `RULES.md`.
 """
 
 from __future__ import annotations

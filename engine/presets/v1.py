@@ -1,4 +1,4 @@
-"""V1Scheduler: the rules of vLLM V1. Numbers are those of its list in the scheduling notes."""
+"""V1Scheduler: the rules of vLLM V1. Numbers are those of `RULES.md`."""
 
 from __future__ import annotations
 

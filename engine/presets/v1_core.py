@@ -1,6 +1,6 @@
 """V1Core: places in V1's queues, and what must be undone when a request leaves or a step fails.
 
-Numbers are those of the rule list in the scheduling notes.
+Numbers are those of `RULES.md`.
 """
 
 from __future__ import annotations
