@@ -46,7 +46,8 @@ def _sum_four(emit: Emitter, four: list[Any]) -> Any:
         add(emit.shuffle(x, y, [0, 4, 2, 6]), emit.shuffle(x, y, [1, 5, 3, 7]))
         for x, y in ((four[0], four[1]), (four[2], four[3]))
     ]
-    return add(emit.shuffle(*pairs, [0, 1, 4, 5]), emit.shuffle(*pairs, [2, 3, 6, 7]))
+    first, second = pairs
+    return add(emit.shuffle(first, second, [0, 1, 4, 5]), emit.shuffle(first, second, [2, 3, 6, 7]))
 
 
 def _exp(emit: Emitter, x: Any) -> Any:
