@@ -9,6 +9,7 @@ is paused or waits for a subscriber, and while the process is suspended; it runs
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import traceback
@@ -25,6 +26,8 @@ from vtop.engine.fields import check
 from vtop.engine.load_workload import load_workload
 from vtop.engine.policies.user_calls import stuck_call
 from vtop.engine.workload.engine import WorkloadEngine
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_MAX_BEHIND = 5000
 COMMANDS_PER_STEP = 256  # a burst of commands must not keep the engine from stepping
@@ -306,6 +309,7 @@ class EngineThread:
         try:
             engine.step()
         except Exception as error:  # nothing helps but what a person does: change an option, abort somebody
+            _log.exception("no step can be decided")  # the screen's log file has the traceback
             engine.note(ev.Note("error", f"the engine pauses: no step can be decided ({error_line(error)})"))
             self._pause(engine, "failed")
             return
