@@ -87,7 +87,7 @@ def test_an_engine_that_cannot_step_pauses_and_says_so(home: dict[str, str], tmp
     with PtyProgram(stub("--fail-at", "30"), environment=home, columns=160) as program:
         program.expect(b"the engine pauses", 8)
         program.expect(b"PAUSED (failed)", 8)
-        program.press("q")
+        program.press("qq")
         program.wait(10)
         assert program.unrestored() == []
         assert b"Traceback" not in program.output
