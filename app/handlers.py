@@ -10,12 +10,10 @@ from vtop.app.actions import PANELS, Situation
 from vtop.app.files import write_file
 from vtop.app.live.inject import Burst, Wanted
 from vtop.app.live.view import COLOURINGS
-from vtop.app.screens.confirm import ConfirmScreen
-from vtop.app.screens.dialogs import burst_form, inject_form, priority_form, resize_form
+from vtop.app.screens.dialogs import ConfirmScreen, burst_form, inject_form, option_form, priority_form, resize_form
 from vtop.app.screens.help import HelpScreen
 from vtop.app.screens.loader import Loader
-from vtop.app.screens.option_form import option_form
-from vtop.app.widgets.map.host import HostMap
+from vtop.app.widgets.map.map import HostMap
 from vtop.engine import commands as cmd
 from vtop.engine.errors import BadValue
 from vtop.engine.policy_spec import FILE_MARK

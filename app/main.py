@@ -20,28 +20,24 @@ from vtop.app.actions import BY_ID, Action, Situation, bindings, key_sign, with_
 from vtop.app.handlers import NEEDS_SELECTION, Handlers, why_not
 from vtop.app.live.feed import Feed
 from vtop.app.live.inject import Injector
-from vtop.app.live.pacer import Pacer
-from vtop.app.live.pump import Pump, fallback_text
+from vtop.app.live.pump import Pacer, Pump, fallback_text
 from vtop.app.live.view import View
 from vtop.app.options import AppConfig
-from vtop.app.screens.closing import Closing
+from vtop.app.screens.fields import TextInput
 from vtop.app.screens.key_bar import KeyBar
 from vtop.app.screens.look_bar import Look, LookBar
 from vtop.app.screens.overview import OverviewScreen
 from vtop.app.screens.playing import Playing
 from vtop.app.screens.prompt_bar import PromptBar
-from vtop.app.screens.request import RequestScreen
+from vtop.app.screens.request import RequestScreen, WhyScreen
 from vtop.app.screens.status import situation_of, status_word
-from vtop.app.screens.text_input import TextInput
-from vtop.app.screens.troubles import Troubles
-from vtop.app.screens.why import WhyScreen
+from vtop.app.screens.troubles import Closing, Troubles
 from vtop.app.terminal.key_gate import Input, KeyGate
 from vtop.app.terminal.safe_text import shorten
 from vtop.app.terminal.stray import StrayOutput
 from vtop.app.terminal.themes import Themes, load_themes
 from vtop.app.widgets.event_log import EventLog
-from vtop.app.widgets.map.host import HostMap
-from vtop.app.widgets.map.map import BlockMap
+from vtop.app.widgets.map.map import BlockMap, HostMap
 from vtop.app.widgets.map.pools import HOST
 from vtop.app.widgets.queue_table import QueueTable
 from vtop.app.widgets.staying import Staying

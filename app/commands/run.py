@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vtop.app.commands.work import Work
 from vtop.app.files import check_target
-from vtop.app.live.burst import MAX_BURST, Lengths
+from vtop.app.live.inject import MAX_BURST, Lengths
 from vtop.app.settings import Settings
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import check, check_text

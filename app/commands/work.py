@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vtop.app.live.burst import Lengths, burst_prompts
+from vtop.app.live.inject import Lengths, burst_prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from vtop.app.screens.choice import Choice
+from vtop.app.screens.fields import Choice
 from vtop.app.terminal.safe_text import shorten
 from vtop.engine.scenarios.scenario import Scenario, Variant
 

@@ -3,8 +3,7 @@
 from vtop.app.widgets.charts import Charts
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.header_bar import HeaderBar
-from vtop.app.widgets.map.host import HostMap
-from vtop.app.widgets.map.map import BlockMap
+from vtop.app.widgets.map.map import BlockMap, HostMap
 from vtop.app.widgets.queue_table import QueueTable
 from vtop.app.widgets.request_detail import RequestDetail
 from vtop.app.widgets.step_strip import StepStrip

@@ -17,7 +17,7 @@ from vtop.app.live.feed import Feed
 from vtop.app.live.pump import Pump
 from vtop.app.live.view import View
 from vtop.app.widgets import BlockMap, Charts, EventLog, HeaderBar, QueueTable, RequestDetail, StepStrip
-from vtop.app.widgets.map.host import HostMap
+from vtop.app.widgets.map.map import HostMap
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.why_panel import WhyPanel
 from vtop.engine import events as ev
