@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from textual._context import active_message_pump
@@ -11,13 +10,10 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.worker import WorkerFailed, active_worker
 
+from vtop.app.screens.shell import Shell
 from vtop.app.terminal.safe_text import shorten
 from vtop.app.terminal.stray import StrayOutput
 from vtop.engine.thread import ThreadState
-
-if TYPE_CHECKING:
-    from vtop.app.main import VtopApp
-
 
 ALARM_EVERY = 1.5  # seconds between two notices of refusals and errors; what lies between is counted
 STRAY_EVERY = 1.0  # seconds between two looks at what libraries wrote
@@ -29,7 +25,7 @@ class Troubles:
     `stuck` says likewise which call of a user's policy does not return; the engine can do nothing then, nor be ended.
     """
 
-    def __init__(self, app: VtopApp, stray: StrayOutput | None) -> None:
+    def __init__(self, app: Shell, stray: StrayOutput | None) -> None:
         self._app = app
         self._stray = stray
         self._stray_due = 0.0
@@ -94,11 +90,11 @@ class Troubles:
 class Closing:
     """Of an app. The overview is no such screen: without it there is nothing to go on with."""
 
-    def __init__(self, app: VtopApp) -> None:
+    def __init__(self, app: Shell) -> None:
         self._app = app
         self._broken: WeakSet[Screen[object]] = WeakSet()
 
-    def took(self, error: Exception, where: object = None) -> bool:
+    def closed_for(self, error: Exception, where: object = None) -> bool:
         """Whether the screen that `where`, or what runs now, belongs to is closed for it. Else it is for the caller."""
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error, where = error.error, active_worker.get().node

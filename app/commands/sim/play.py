@@ -6,8 +6,7 @@ from vtop.app.commands.run import check_screen
 from vtop.app.commands.sim.arguments import SimArguments
 from vtop.app.commands.unattended import told_when_stuck
 from vtop.app.commands.work import Work
-from vtop.app.screens.look_bar import Look
-from vtop.app.screens.playing import Playing
+from vtop.app.live.playing import Look, Playing
 from vtop.app.settings import Settings
 from vtop.engine.commands import AddRequest
 from vtop.engine.errors import BadValue

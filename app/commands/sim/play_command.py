@@ -8,8 +8,7 @@ from typing import Any
 
 from vtop.app.commands.run import RunArguments, check_screen
 from vtop.app.commands.sim.play import run_simulation
-from vtop.app.screens.look_bar import Look
-from vtop.app.screens.playing import Playing
+from vtop.app.live.playing import Look, Playing
 from vtop.app.settings import Settings
 from vtop.engine.commands import AddRequest, LoadWorkload, SetOption
 from vtop.engine.config import EngineConfig

@@ -16,8 +16,8 @@ from textual.pilot import Pilot
 from vtop.app.cli import main
 from vtop.app.commands.sim.play import make_engine
 from vtop.app.live.engine import LiveFeed
+from vtop.app.live.playing import Playing
 from vtop.app.main import VtopApp
-from vtop.app.screens.playing import Playing
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
