@@ -14,11 +14,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.commands.run import RunArguments, Work
 from vtop.app.commands.unattended import told_when_stuck
-from vtop.app.commands.work import Work
 from vtop.app.options import AppConfig
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put, tell
+from vtop.app.settings import Settings
+from vtop.app.terminal.printing import CleanConsole, progress_console, put, tell
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
@@ -34,15 +34,17 @@ IDLE_PAUSE = 0.02  # seconds between two steps that compute nothing
 KEEP_FINISHED = 200_000  # requests whose latencies the summary is made of
 
 
-def run_headless(engine_config: EngineConfig, app_config: AppConfig, work: Work, *, as_json: bool) -> int:
+def run_headless(settings: Settings, arguments: RunArguments) -> int:
     """Run everything, print the summary. Returns the exit code.
 
     It is 130 after SIGINT, and 1 when a step or a request failed or when no request was accepted.
     """
+    work = arguments.work()
+    engine_config, app_config = settings.engine_config(), settings.app_config()
     if work.empty:
         raise BadValue("--headless", "nothing to run", "give --prompt, --prompts FILE or --burst N")
     with told_when_stuck("Ctrl-C, then once more, ends it"):
-        return _load_and_drive(engine_config, app_config, work, as_json)
+        return _load_and_drive(engine_config, app_config, work, arguments.json)
 
 
 def _load_and_drive(engine_config: EngineConfig, app_config: AppConfig, work: Work, as_json: bool) -> int:

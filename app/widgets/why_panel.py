@@ -8,7 +8,8 @@ from vtop.app.live.view import View
 from vtop.app.terminal import safe_text
 from vtop.app.terminal.glyphs import letter
 from vtop.app.widgets.header_bar import policy_text
-from vtop.app.widgets.log_lines import decision, words
+from vtop.app.widgets.log_lines import decision
+from vtop.app.widgets.log_words import words
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.reasons import blocks_available, head_of, limit_text, reason_sentence, short_id, swapped_head
 from vtop.app.widgets.rows import Piece, Row, heading

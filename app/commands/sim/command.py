@@ -15,8 +15,7 @@ from vtop.app.commands.sim.results import print_tables, request_counts, tell_tro
 from vtop.app.commands.unattended import ended_by_signals, told_when_stuck
 from vtop.app.files import check_target
 from vtop.app.settings import Settings
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put, tell
+from vtop.app.terminal.printing import CleanConsole, progress_console, put, tell
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.errors import BadValue
 from vtop.engine.sim.compare import Case, Outcome, rows, run_cases

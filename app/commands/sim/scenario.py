@@ -15,8 +15,7 @@ from vtop.app.commands.sim.arguments import SimArguments
 from vtop.app.commands.sim.results import print_tables, tell_troubles
 from vtop.app.commands.sim.work import limits, own_card
 from vtop.app.settings import Settings
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put
+from vtop.app.terminal.printing import CleanConsole, progress_console, put
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.scenarios.check import Verdict
 from vtop.engine.scenarios.run import ScenarioRun, run_scenario

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from vtop.app.live.view import History, View
-from vtop.app.terminal.area_chart import area, largest, latest, round_top
+from vtop.app.live.view import History, View, latest
 from vtop.app.widgets import Charts, HeaderBar, RequestDetail, StepStrip
+from vtop.app.widgets.charts import area, largest, round_top
 from vtop.app.widgets.panel import Panel
 from vtop.engine import events as ev
 from vtop_support.widget_frames import Frames

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from vtop.app.commands.headless import drive
-from vtop.app.commands.work import Work
+from vtop.app.commands.run import Work
 from vtop.app.live.history import HistoryWriter
 from vtop.app.live.view import History, View
 from vtop.app.options import AppConfig
