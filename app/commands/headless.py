@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vtop.app.commands.run import RunArguments, Work
-from vtop.app.commands.unattended import told_when_stuck
+from vtop.app.commands.unattended import report_stuck_calls
 from vtop.app.options import AppConfig
 from vtop.app.settings import Settings
 from vtop.app.terminal.printing import CleanConsole, progress_console, put, tell
@@ -43,7 +43,7 @@ def run_headless(settings: Settings, arguments: RunArguments) -> int:
     engine_config, app_config = settings.engine_config(), settings.app_config()
     if work.empty:
         raise BadValue("--headless", "nothing to run", "give --prompt, --prompts FILE or --burst N")
-    with told_when_stuck("Ctrl-C, then once more, ends it"):
+    with report_stuck_calls("Ctrl-C, then once more, ends it"):
         return _load_and_drive(engine_config, app_config, work, arguments.json)
 
 

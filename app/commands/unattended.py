@@ -44,7 +44,7 @@ def _end(number: int, _frame: object) -> None:
 
 
 @contextmanager
-def told_when_stuck(way_out: str = "Ctrl-C ends it") -> Iterator[None]:
+def report_stuck_calls(way_out: str = "Ctrl-C ends it") -> Iterator[None]:
     """Say on stderr, once, when a user's policy that this thread asks does not return, and the way out."""
     done, thread = threading.Event(), threading.get_ident()
 

@@ -77,10 +77,10 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     seeds = len({o.seed for o in outcomes})
     bars = f"Means over {seeds} seeds; bars reach from the least to the most of a seed. " if seeds > 1 else ""
     kept_up = [label(name).strip() for name in names if name not in knee]
-    told = DEFINITION + (f" Without one: {', '.join(kept_up)}." if kept_up else "")
+    note = DEFINITION + (f" Without one: {', '.join(kept_up)}." if kept_up else "")
     if not knee:
-        told = "No knee: throughput keeps up with the offered load at every rate."
-    titles(figure, "Latency against load", f"{bars}Logarithmic but for the spread. {told}")
+        note = "No knee: throughput keeps up with the offered load at every rate."
+    titles(figure, "Latency against load", f"{bars}Logarithmic but for the spread. {note}")
     return figure
 
 

@@ -12,7 +12,7 @@ from vtop.app.widgets.reasons import ID_CELLS, blocks_available, ordinal, reason
 from vtop.app.widgets.units import count, duration
 from vtop.engine import events as ev
 
-SHORT_BELOW = 110  # cells: a preemption is told in fewer words
+SHORT_BELOW = 110  # cells: a preemption is put in fewer words
 BLOCKS_NAMED = 8
 
 
@@ -74,7 +74,7 @@ def _skipped(line: Line, e: ev.Skipped, ascii: bool, g: Glyphs) -> str:
 
 def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
     return (
-        f"{short_id(e.id, ascii)} ({_whom(e, ascii, 'gave way itself')}): {_blocks(e.blocks_freed)} freed, "
+        f"{short_id(e.id, ascii)} ({_beneficiary(e, ascii, 'gave way itself')}): {_blocks(e.blocks_freed)} freed, "
         f"{_tokens(e.tokens_lost)} lost, "
         f"{ordinal(e.count)} time, {_pool(e, g)}, {e.mode}{_mode_why(e)}{_rule(e)}{_CAUSES.get(e.cause, '')}"
     )
@@ -82,7 +82,7 @@ def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
 
 def _swapped_out(line: Line, e: ev.SwappedOut, ascii: bool, g: Glyphs) -> str:
     return (
-        f"{short_id(e.id, ascii)} ({_whom(e, ascii, 'gave way itself')}): {_blocks(len(e.pairs))} moved to the host, "
+        f"{short_id(e.id, ascii)} ({_beneficiary(e, ascii, 'gave way itself')}): {_blocks(len(e.pairs))} moved to the host, "
         f"nothing lost, "
         f"{ordinal(e.count)} time, {_pool(e, g)}, swap{_mode_why(e)}{_rule(e)}{_CAUSES.get(e.cause, '')}"
     )
@@ -94,8 +94,8 @@ _CAUSES = {
 }
 
 
-def _whom(e: ev.GaveWay, ascii: bool, itself: str, most: int = ID_CELLS) -> str:
-    """For whom it gave way, or for what where no request asked for it."""
+def _beneficiary(e: ev.GaveWay, ascii: bool, itself: str, most: int = ID_CELLS) -> str:
+    """For whom it was preempted, or for what where no request asked for it."""
     match e.cause:
         case ev.PreemptCause.POOL_RESIZED:
             sizes = "" if e.pool_after is None else f" {e.pool}{glyphs(ascii).arrow}{e.pool_after}"
@@ -130,7 +130,7 @@ def _mode_why(e: ev.GaveWay) -> str:
 
 
 def _swapped_out_short(e: ev.SwappedOut, ascii: bool, g: Glyphs, width: int) -> str:
-    whom = _whom(e, ascii, "itself", 16)
+    whom = _beneficiary(e, ascii, "itself", 16)
     first = f"{short_id(e.id, ascii, 16)} ({whom}): {len(e.pairs)} blk to host, {ordinal(e.count)}"
     why = _mode_why(e).strip(" ()")
     return _with_rest(first, (why, f"pool {e.used_before}{g.arrow}{e.used_after}/{e.pool}", e.rule), width)
@@ -147,7 +147,7 @@ def _with_rest(first: str, rest: tuple[str, ...], width: int) -> str:
 
 def _preempted_short(e: ev.Preempted, ascii: bool, g: Glyphs, width: int) -> str:
     """Who, for whom, blocks, tokens lost and how often come first, in fewer words where they would be cut."""
-    whom = _whom(e, ascii, "itself", 16)
+    whom = _beneficiary(e, ascii, "itself", 16)
     who = f"{short_id(e.id, ascii, 16)} ({whom})"
     first = f"{who}: {e.blocks_freed} blk, {e.tokens_lost} tok lost, {ordinal(e.count)}"
     if cells(first) > width:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vtop.app.commands.run import RunArguments, Work, check_screen, show
 from vtop.app.commands.sim.arguments import SimArguments
-from vtop.app.commands.unattended import told_when_stuck
+from vtop.app.commands.unattended import report_stuck_calls
 from vtop.app.live.playing import Look, Playing
 from vtop.app.settings import Settings
 from vtop.engine.commands import LoadWorkload, SetOption
@@ -124,7 +124,7 @@ def watch(settings: Settings, arguments: SimArguments) -> int:
 
     scale = checked_scale(arguments.time_scale)
     if arguments.scenario is None:
-        with told_when_stuck():
+        with report_stuck_calls():
             simulation = _one_case(settings, arguments)
         return run_simulation(settings, simulation, scale=scale)
     scenario, variant = scenario_and_variant(arguments.scenario)
@@ -161,7 +161,7 @@ def run_simulation(
     """Show a simulation until the person leaves. What cannot be used is said before the screen is there."""
     work = work or Work()
     app_config = settings.app_config()
-    with told_when_stuck():
+    with report_stuck_calls():
         engine = make_engine(simulation, scale)
     check_screen()
     from vtop.app.live.engine import LiveFeed

@@ -95,9 +95,9 @@ def tell_troubles(outcomes: Sequence[Outcome], what: str = "policy") -> int:
     for outcome in outcomes:
         rate = "" if outcome.rate is None else f", rate {outcome.rate:g}"
         where = f"{what} {outcome.policy}{rate}, seed {outcome.seed}"
-        told = [note.text for note in outcome.notes]
-        told += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
-        for text in told:
+        texts = [note.text for note in outcome.notes]
+        texts += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
+        for text in texts:
             tell(f"vtop: {where}: {text}")
     return int(any(outcome.failed for outcome in outcomes))
 
