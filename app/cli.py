@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 from cyclopts import App, Group, Parameter
 
-from vtop.app.cli_values import UNSET, kind_word, strict, strict_given
 from vtop.app.commands.sim.arguments import SimArguments
 from vtop.app.commands.unattended import Ended
-from vtop.app.live.inject import Lengths
-from vtop.app.options import Option, options
+from vtop.app.live.burst import Lengths
+from vtop.app.options import UNSET, Option, kind_word, options, strict, strict_given
 from vtop.app.terminal.printing import tell
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION

@@ -13,7 +13,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from vtop.app.live.inject import Burst, Lengths
+from vtop.app.live.burst import Lengths
+from vtop.app.live.inject import Burst
 from vtop.app.main import VtopApp
 from vtop.app.options import AppConfig
 from vtop.engine import commands as cmd

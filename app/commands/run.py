@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vtop.app.files import check_target
+from vtop.app.live.burst import MAX_BURST, Lengths, burst_prompts
 from vtop.app.live.feed import Feed
-from vtop.app.live.inject import MAX_BURST, Lengths, burst_prompts
 from vtop.app.live.playing import Playing
 from vtop.app.settings import Settings
 from vtop.engine.commands import AddRequest

@@ -12,7 +12,8 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from vtop.app.live.inject import MAX_BURST, MAX_WORDS, Burst, Lengths, Wanted
+from vtop.app.live.burst import MAX_BURST, MAX_WORDS, Lengths
+from vtop.app.live.inject import Burst, Wanted
 from vtop.app.options import Option, from_text, options
 from vtop.app.screens.form import Field, FormScreen, number, whole
 from vtop.engine.commands import SetOption

@@ -74,16 +74,16 @@ def _skipped(line: Line, e: ev.Skipped, ascii: bool, g: Glyphs) -> str:
 
 def _preempted(line: Line, e: ev.Preempted, ascii: bool, g: Glyphs) -> str:
     return (
-        f"{short_id(e.id, ascii)} ({_beneficiary(e, ascii, 'gave way itself')}): {_blocks(e.blocks_freed)} freed, "
-        f"{_tokens(e.tokens_lost)} lost, "
+        f"{short_id(e.id, ascii)} ({_beneficiary(e, ascii, 'gave way itself')}): "
+        f"{_blocks(e.blocks_freed)} freed, {_tokens(e.tokens_lost)} lost, "
         f"{ordinal(e.count)} time, {_pool(e, g)}, {e.mode}{_mode_why(e)}{_rule(e)}{_CAUSES.get(e.cause, '')}"
     )
 
 
 def _swapped_out(line: Line, e: ev.SwappedOut, ascii: bool, g: Glyphs) -> str:
     return (
-        f"{short_id(e.id, ascii)} ({_beneficiary(e, ascii, 'gave way itself')}): {_blocks(len(e.pairs))} moved to the host, "
-        f"nothing lost, "
+        f"{short_id(e.id, ascii)} ({_beneficiary(e, ascii, 'gave way itself')}): "
+        f"{_blocks(len(e.pairs))} moved to the host, nothing lost, "
         f"{ordinal(e.count)} time, {_pool(e, g)}, swap{_mode_why(e)}{_rule(e)}{_CAUSES.get(e.cause, '')}"
     )
 

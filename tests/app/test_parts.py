@@ -11,8 +11,8 @@ import pytest
 
 from vtop.app.actions import ACTIONS, BY_ID, PANELS, Situation, bindings, key_problem, key_sign, with_keys
 from vtop.app.handlers import Handlers
+from vtop.app.live.burst import MAX_BURST, Lengths, burst_prompts, draw_lengths
 from vtop.app.live.history import HistoryWriter
-from vtop.app.live.inject import MAX_BURST, Lengths, burst_prompts, draw_lengths
 from vtop.app.live.pump import Pacer
 from vtop.app.live.view import History
 from vtop.app.screens.layout import HIDE_ORDER, plan

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from vtop.app.cli_values import strict_given
-from vtop.app.options import options
+from vtop.app.options import options, strict_given
 from vtop.engine.errors import BadValue
 
 _WHAT = Group.create_ordered("What to simulate")
@@ -25,7 +24,7 @@ def _p(group: Group, help_: str) -> Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimArguments:
-    """All None or False unless given; defaults are in the help texts and in `sim_command`."""
+    """All None or False unless given; defaults are in the help texts and in `work`."""
 
     scenario: Annotated[str | None, _p(_WHAT, "A scenario of the gallery by name, or a TOML file.")] = None
     check: Annotated[bool, _p(_WHAT, "Evaluate the scenario's checks; exit code 1 when one fails.")] = False

@@ -14,7 +14,7 @@ import pytest
 
 from vtop.app.commands.headless import drive
 from vtop.app.commands.run import Work
-from vtop.app.live.inject import Lengths
+from vtop.app.live.burst import Lengths
 from vtop.app.options import AppConfig
 from vtop_support.stub_engine import StubEngine
 
