@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import sys
@@ -13,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 from cyclopts import App, Group, Parameter
 
-from vtop.app.cli_values import UNSET, kind_word, strict, strict_given
 from vtop.app.commands.sim.arguments import SimArguments
-from vtop.app.commands.usage import stray
+from vtop.app.commands.unattended import Ended
 from vtop.app.live.burst import Lengths
-from vtop.app.options import Option, options
-from vtop.app.terminal.ending import Ended
+from vtop.app.options import UNSET, Option, kind_word, options, strict, strict_given
 from vtop.app.terminal.printing import tell
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.version import VERSION
@@ -122,9 +121,13 @@ def run(
 
     arguments = RunArguments(headless, prompt or [], prompts, burst, burst_lengths, duration, record, json, overwrite)
     if scenario is not None or time_scale is not None or on_engine:
-        from vtop.app.commands.sim.play_command import PlayArguments, play
+        from vtop.app.commands.sim.play import PlayArguments, play
 
         return play(_settings(given), arguments, PlayArguments(scenario, time_scale, on_engine))
+    if headless:
+        from vtop.app.commands.headless import run_headless
+
+        return run_headless(_settings(given), arguments)
     return run_command(_settings(given), arguments)
 
 
@@ -302,6 +305,24 @@ def _one_line(error: cyclopts.CycloptsError) -> str:
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
         given = error.root_input_tokens or error.unused_tokens
         commands = sorted(name for name in app if not name.startswith("-"))
-        return str(stray(error.command_chain or (), error.unused_tokens, given, commands))
+        return str(_left_over(error.command_chain or (), error.unused_tokens, given, commands))
     text = " ".join(str(error).split())
     return f"{text} See `vtop --help`." if "--help" not in text else text
+
+
+def _left_over(
+    command: Sequence[str], tokens: Sequence[str], given: Sequence[str], commands: Sequence[str]
+) -> BadValue:
+    """Of what was `given`, `tokens` are left over after `command` (empty: none was named)."""
+    first = tokens[0]
+    if command:
+        name = " ".join(("vtop", *command))
+        remedy = f"`{name}` takes no such value; quote what belongs together, or see `{name} --help`"
+        return BadValue("value", first, remedy)
+    if first in commands:
+        return BadValue("command", first, f"it comes before its options: vtop {first} ...")
+    if first != given[0]:
+        return BadValue("value", first, "no option takes it; quote what belongs together, or see `vtop --help`")
+    close = difflib.get_close_matches(first, commands, 1, 0.5)
+    remedy = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(commands)}; see `vtop --help`"
+    return BadValue("command", first, remedy)

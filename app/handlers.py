@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vtop.app.actions import PANELS, Situation
+from vtop.app.actions import PANELS
 from vtop.app.files import write_file
 from vtop.app.live.inject import Burst, Wanted
 from vtop.app.live.view import COLOURINGS
-from vtop.app.screens.confirm import ConfirmScreen
-from vtop.app.screens.dialogs import burst_form, inject_form, priority_form, resize_form
+from vtop.app.screens.dialogs import ConfirmScreen, burst_form, inject_form, option_form, priority_form, resize_form
 from vtop.app.screens.help import HelpScreen
 from vtop.app.screens.loader import Loader
-from vtop.app.screens.option_form import option_form
-from vtop.app.widgets.map.host import HostMap
+from vtop.app.screens.shell import Shell
+from vtop.app.widgets.map.map import HostMap
 from vtop.engine import commands as cmd
 from vtop.engine.errors import BadValue
 from vtop.engine.policy_spec import FILE_MARK
-
-if TYPE_CHECKING:
-    from vtop.app.main import VtopApp
 
 FIRST_CAP = 16.0  # steps per second, the first `slower` from no cap
 HIGHEST_CAP = 1024.0
@@ -29,26 +24,10 @@ LOWEST_CAP = 0.125
 UNTIL = frozenset({"preempted", "swapped-out", "finished", "refused"})
 
 
-NEEDS_SELECTION = frozenset({"abort", "details", "copy", "why", "priority"})
-
-
-def why_not(needs_selection: bool, now: Situation) -> str:
-    """Why an action that is not enabled cannot be done, for a notice."""
-    if now.failed:
-        return "the engine has stopped; q quits"
-    if not now.loaded:
-        return "the model is still loading"
-    if needs_selection and not now.selected:
-        return "select a request first: arrow keys in a queue, or a click on the map"
-    if needs_selection and not now.selected_alive:
-        return "that request has ended"
-    return "not on this screen; Esc goes back"
-
-
 class Handlers:
     """Acts on the app for a key, a click, or a line of the palette."""
 
-    def __init__(self, app: VtopApp) -> None:
+    def __init__(self, app: Shell) -> None:
         self.app = app
         self._bursts = 0
         self._loader = Loader(app, self.burst)
@@ -163,8 +142,9 @@ class Handlers:
         self.app.push_screen(ConfirmScreen(question, yes="Abort", again=self.app.keys_of("abort")), done)
 
     def follow(self) -> None:
-        self.app.follow = not self.app.follow
-        self.app.say("following the running request" if self.app.follow else "no longer following")
+        selection = self.app.selection
+        selection.follow = not selection.follow
+        self.app.say("following the running request" if selection.follow else "no longer following")
         self.app.touch()
 
     def copy(self) -> None:
@@ -249,7 +229,7 @@ class Handlers:
     def quit(self) -> None:
         state = self.app.pump.live
         alive = len(state.requests) if state is not None else 0
-        trouble = bool(self.app.troubles.last_words)
+        trouble = bool(self.app.last_words)
         if not alive or trouble:
             self.app.leave(1 if trouble else 0)
             return

@@ -2,57 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from textual import events
 from textual.actions import ActionParseResult
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette
 from textual.dom import DOMNode
 from textual.screen import Screen
 
 from vtop.app.actions import BY_ID, Action, Situation, bindings, key_sign, with_keys
-from vtop.app.handlers import NEEDS_SELECTION, Handlers, why_not
+from vtop.app.handlers import Handlers
 from vtop.app.live.feed import Feed
 from vtop.app.live.inject import Injector
-from vtop.app.live.pacer import Pacer
-from vtop.app.live.pump import Pump, fallback_text
+from vtop.app.live.playing import Look, Playing
+from vtop.app.live.pump import Pacer, Pump, fallback_text
 from vtop.app.live.view import View
 from vtop.app.options import AppConfig
-from vtop.app.screens.closing import Closing
+from vtop.app.screens.fields import TextInput
 from vtop.app.screens.key_bar import KeyBar
-from vtop.app.screens.look_bar import Look, LookBar
+from vtop.app.screens.look_bar import LookBar
 from vtop.app.screens.overview import OverviewScreen
-from vtop.app.screens.playing import Playing
 from vtop.app.screens.prompt_bar import PromptBar
-from vtop.app.screens.request import RequestScreen
-from vtop.app.screens.status import situation_of, status_word
-from vtop.app.screens.text_input import TextInput
-from vtop.app.screens.troubles import Troubles
-from vtop.app.screens.why import WhyScreen
+from vtop.app.screens.request import RequestScreen, WhyScreen
+from vtop.app.screens.shell import Shell
+from vtop.app.screens.status import NEEDS_SELECTION, situation_of, status_word, why_not
+from vtop.app.screens.troubles import Closing, Troubles
 from vtop.app.terminal.key_gate import Input, KeyGate
-from vtop.app.terminal.safe_text import shorten
 from vtop.app.terminal.stray import StrayOutput
 from vtop.app.terminal.themes import Themes, load_themes
 from vtop.app.widgets.event_log import EventLog
-from vtop.app.widgets.map.host import HostMap
-from vtop.app.widgets.map.map import BlockMap
-from vtop.app.widgets.map.pools import HOST
+from vtop.app.widgets.map.map import BlockMap, HostMap
 from vtop.app.widgets.queue_table import QueueTable
-from vtop.app.widgets.staying import Staying
+from vtop.app.widgets.selection import Selection
 from vtop.engine.request import SamplingParams
 
 FIRST_PAINT = 0.03  # seconds that the terminal gets before loading begins
 BACKLOG_PAUSE = 0.004  # seconds for keys between two pulls while Frames are left
-Severity = Literal["information", "warning", "error"]
 
 
-class VtopApp(App[None]):
+class VtopApp(Shell):
     """Shows one feed. `return_code` says how it ended."""
 
     CSS_PATH = "vtop.tcss"
@@ -78,6 +70,7 @@ class VtopApp(App[None]):
         self.feed = feed
         playing = playing or Playing()
         self.view = View(ascii=self.config.ascii, clock=playing.clock)
+        self.selection = Selection(self.view)
         self.themes = themes or load_themes()
         self.actions = with_keys(keymap or {})
         self._keymap_wanted = keymap or {}
@@ -94,13 +87,9 @@ class VtopApp(App[None]):
         self.gate = KeyGate(self)
         self.closing = Closing(self)
         self.cap = self.config.speed
-        self.follow = False
-        self._staying = Staying()
         self._pacer = Pacer(float(self.config.fps))
         self._drawn: tuple[object, ...] = ()
         self._draw_due = 0.0
-        self._leaving = False
-        self.on_leave: Callable[[int], None] = lambda code: None
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -121,31 +110,6 @@ class VtopApp(App[None]):
             self.say(problem, "warning")
         self.feed.start()
         self._tick()
-
-    @property
-    def is_leaving(self) -> bool:
-        """The app is about to end."""
-        return self._leaving
-
-    def leave(self, code: int) -> None:
-        """End the app with that exit code."""
-        if not self._leaving:
-            self._leaving = True
-            self.on_leave(code)
-            self.exit(return_code=code)
-
-    def leave_from_anywhere(self, code: int) -> None:
-        """The same from a signal handler or another thread."""
-        loop: asyncio.AbstractEventLoop | None = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self.leave, code)
-
-    @property
-    def crash(self) -> str:
-        """What an exception in the screen was, in one line; empty when there was none."""
-        error = self._exception
-        return "" if error is None else f"{type(error).__name__}: {error}".split("\n")[0]
 
     # --- input -------------------------------------------------------------------------------------------------
 
@@ -171,12 +135,12 @@ class VtopApp(App[None]):
             return await super().run_action(action, default_namespace, namespaces)
         except Exception as error:
             # it is run by the app, whichever screen's key it was
-            if self.closing.took(error, default_namespace):
+            if self.closing.closed_for(error, default_namespace):
                 return True
             raise
 
     def _handle_exception(self, error: Exception) -> None:
-        if not self.closing.took(error):
+        if not self.closing.closed_for(error):
             super()._handle_exception(error)
 
     # --- the tick ----------------------------------------------------------------------------------------------
@@ -204,7 +168,6 @@ class VtopApp(App[None]):
         self.call_after_refresh(self.feed.busy, False)
 
     def touch(self) -> None:
-        """Something else than Frames changed the view: draw it now, not with the next tick."""
         self.view.touch()
         self._draw()
 
@@ -212,8 +175,7 @@ class VtopApp(App[None]):
         screen = next((s for s in reversed(self.screen_stack) if isinstance(s, (OverviewScreen, RequestScreen))), None)
         if screen is None or not screen.is_mounted:
             return
-        self._keep_following()
-        self._staying.look(self.view, leave=screen is not self.overview)
+        self.selection.keep(leave=screen is not self.overview)
         bar = self.key_bar if screen is self.overview else screen.query_one(KeyBar)
         bar.update_bar(hints=screen.hints, typing=screen.typing)
         drawn = (self.view.version, screen, self.status, self.overview.layout_now)
@@ -237,56 +199,33 @@ class VtopApp(App[None]):
     # --- what is selected --------------------------------------------------------------------------------------
 
     def select(self, request_id: str | None, block: int | None = None) -> None:
-        """Light a request everywhere."""
-        self.view.selected = request_id
-        self.view.selected_block = block
+        self.selection.select(request_id, block)
         self.touch()
 
     def open_request(self) -> None:
-        """Show the selected request on the whole screen."""
         if self.view.selected is not None and self.screen is self.overview:
             self.push_screen(RequestScreen(KeyBar(self.actions, lambda: self.situation)))
             self.call_after_refresh(self.touch)
 
     def open_why(self) -> None:
-        """Say why the selected request is where it is; once more goes back."""
         if isinstance(self.screen, WhyScreen):
             self.pop_screen()
         elif self.view.selected is not None:
             self.push_screen(WhyScreen(KeyBar(self.actions, lambda: self.situation)))
             self.call_after_refresh(self.touch)
 
-    def _keep_following(self) -> None:
-        state = self.view.state
-        if not self.follow or state is None or self.view.selected in state.running:
-            return
-        following = state.running_order()
-        if following:
-            self.view.selected = following[0].id
-            self.view.touch()
-
     def action_neighbour(self, step: int) -> None:
         """On the request screen: the next or previous one in the order of the queues."""
-        state = self.view.state
-        if state is None:
-            return
-        alive = (*state.running_order(), *state.swapped_order(), *state.waiting_order())
-        ids = [r.id for r in (*alive, *reversed(state.finished))]
-        if ids:
-            at = ids.index(self.view.selected) if self.view.selected in ids else 0
-            self.select(ids[(at + step) % len(ids)])
+        if self.selection.select_neighbour(step):
+            self.touch()
 
     def on_block_map_picked(self, message: BlockMap.Picked) -> None:
-        block = message.block
-        holder = None
-        if block is not None and self.view.state is not None:
-            holder = next((request.id for request, _, _ in self.view.state.holders(block)), None)
-        self.select(holder, block)
+        self.selection.select_block(message.block)
+        self.touch()
 
     def on_host_map_picked(self, message: HostMap.Picked) -> None:
-        state = self.view.state
-        if state is not None and message.block is not None:
-            self.select(next((request.id for request, _, _ in HOST.holders(state, message.block)), None))
+        self.selection.select_host_block(message.block)
+        self.touch()
 
     def on_queue_table_selected(self, message: QueueTable.Selected) -> None:
         self.select(message.request_id)
@@ -318,18 +257,13 @@ class VtopApp(App[None]):
         self._draw()
 
     @property
+    def last_words(self) -> str:
+        return self.troubles.last_words
+
+    @property
     def status(self) -> str:
         """The engine's state in a word or two, for the header."""
         return status_word(self.pump.live, self.feed.status)
-
-    def keys_of(self, action_id: str) -> tuple[str, ...]:
-        """The keys of an action, the user's where there are any."""
-        return next(action.keys for action in self.actions if action.id == action_id)
-
-    def sign_of(self, action_id: str) -> str:
-        """How the first key of an action is written; its title when it has none."""
-        keys = self.keys_of(action_id)
-        return key_sign(keys[0]) if keys else BY_ID[action_id].title
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every action that makes sense now."""
@@ -348,7 +282,6 @@ class VtopApp(App[None]):
         return f"{action.help} ({keys})" if keys else action.help
 
     def show_look(self, look: Look) -> None:
-        """Say what is played now, and what to look at."""
         self.overview.look.say(look)
         self.overview.rearrange()
         self.touch()
@@ -377,11 +310,3 @@ class VtopApp(App[None]):
 
     def on_text_input_cut(self, message: TextInput.Cut) -> None:
         self.say(f"the paste was cut by {message.lost:,} characters", "warning")
-
-    def say(self, text: str, severity: Severity = "information") -> None:
-        """Show a short notice. Never markup."""
-        self.notify(shorten(text, 300), severity=severity, markup=False, timeout=4)
-
-    def clean(self, text: str) -> str:
-        """A request id or the like, fit for a question or a notice."""
-        return shorten(text, 40, ascii=self.view.ascii)

@@ -1,18 +1,23 @@
-"""Every option that may be set: the engine's, derived from EngineConfig, and the screen's, defined here."""
+"""Every option that may be set, the engine's (derived from EngineConfig) and the screen's; and how values are read."""
 
 from __future__ import annotations
 
+import re
 import types
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from vtop.app.cli_values import number
+import cyclopts
+
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import MOST_COUNT, check, check_text
 
 Section = Literal["engine", "app"]
+_WHOLE = re.compile(r"[+-]?\d{1,1000}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf|nan", re.ASCII | re.IGNORECASE)
 
 
 def _option(default: Any, help_: str) -> Any:
@@ -129,3 +134,43 @@ def checked(option: Option, name: str, value: Any) -> Any:
     if not isinstance(value, option.type) or (option.type is int and isinstance(value, bool)):
         raise BadValue(name, value, option.expects)
     return value
+
+
+# --- numbers, read as they are written: nothing is rounded, and nothing but `none` means none -----------------
+
+
+class Unset:
+    """`none` was given for an option that may be none; None itself stands for an option that was not given."""
+
+
+UNSET = Unset()
+
+
+def strict(kind: Any, tokens: Sequence[Any]) -> Any:
+    """A converter for cyclopts, of an option that may be none. Raises ValueError for text that is not of that kind."""
+    if len(tokens) == 1 and tokens[0].value.lower() == "none":
+        return UNSET
+    return strict_given(kind, tokens)
+
+
+def strict_given(kind: Any, tokens: Sequence[Any]) -> Any:
+    """The same for one that is None only when it is not given."""
+    plain = _without_none(kind)[0]
+    return cyclopts.convert(plain, tokens, converter=number if _is_number(plain) else None)
+
+
+def kind_word(kind: Any) -> str:
+    """What to give for a value of that type."""
+    known = {int: "a whole number", float: "a number", bool: "true or false"}
+    return known.get(_without_none(kind)[0], f"a {getattr(kind, '__name__', 'value').lower()}")
+
+
+def number(kind: type, text: str) -> Any:
+    """An int or a float as it is usually written. Raises ValueError."""
+    if not (_WHOLE if kind is int else _NUMBER).fullmatch(text.strip()):
+        raise ValueError(text)
+    return kind(text)
+
+
+def _is_number(kind: Any) -> bool:
+    return kind in (int, float) or (get_origin(kind) is list and get_args(kind)[0] in (int, float))

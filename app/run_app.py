@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from vtop.app.live.feed import Feed
+from vtop.app.live.playing import Playing
 from vtop.app.options import AppConfig
-from vtop.app.screens.playing import Playing
 from vtop.app.terminal.guard import ExitGuard
 from vtop.app.terminal.printing import tell
 from vtop.app.terminal.stray import StrayOutput
@@ -61,7 +61,7 @@ def run_app(
     if feed.problem:  # told on the screen too, if there was time
         code = code or 1
         tell(f"vtop: {feed.problem}")
-    last_words = _last_words(app.troubles.last_words, crash, stray)
+    last_words = _last_words(app.last_words, crash, stray)
     if last_words:
         tell(last_words)
     if not stopped or "torch" in sys.modules:

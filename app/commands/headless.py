@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console, Group
+from rich.table import Table
 from rich.text import Text
 
-from vtop.app.commands.summary import print_summary, summary_json
-from vtop.app.commands.work import Work
+from vtop.app.commands.run import RunArguments, Work
+from vtop.app.commands.unattended import report_stuck_calls
 from vtop.app.options import AppConfig
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put, tell
+from vtop.app.settings import Settings
+from vtop.app.terminal.printing import CleanConsole, progress_console, put, tell
 from vtop.app.terminal.safe_text import clean
-from vtop.app.terminal.stuck import told_when_stuck
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError
+from vtop.engine.events import Meta
 from vtop.engine.events.journal import Recorder
 from vtop.engine.request import SamplingParams
 from vtop.engine.state.fold import EngineState
-from vtop.engine.state.metrics import summarise
+from vtop.engine.state.metrics import RunSummary, Spread, summarise
 
 NOTHING_COMPUTED = 120.0  # seconds without a computed token: nothing comes any more, and no policy waits that long
 IDLE_PAUSE = 0.02  # seconds between two steps that compute nothing
 KEEP_FINISHED = 200_000  # requests whose latencies the summary is made of
 
 
-def run_headless(engine_config: EngineConfig, app_config: AppConfig, work: Work, *, as_json: bool) -> int:
+def run_headless(settings: Settings, arguments: RunArguments) -> int:
     """Run everything, print the summary. Returns the exit code.
 
     It is 130 after SIGINT, and 1 when a step or a request failed or when no request was accepted.
     """
+    work = arguments.work()
+    engine_config, app_config = settings.engine_config(), settings.app_config()
     if work.empty:
         raise BadValue("--headless", "nothing to run", "give --prompt, --prompts FILE or --burst N")
-    with told_when_stuck("Ctrl-C, then once more, ends it"):
-        return _load_and_drive(engine_config, app_config, work, as_json)
+    with report_stuck_calls("Ctrl-C, then once more, ends it"):
+        return _load_and_drive(engine_config, app_config, work, arguments.json)
 
 
 def _load_and_drive(engine_config: EngineConfig, app_config: AppConfig, work: Work, as_json: bool) -> int:
@@ -153,3 +159,81 @@ def _interruptible() -> Iterator[list[int]]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def summary_json(summary: RunSummary, meta: Meta, *, interrupted: bool) -> str:
+    """One line of JSON: the fields of RunSummary, what ran, and whether it was cut short."""
+    data: dict[str, Any] = {
+        "version": meta.version,
+        "model": meta.model,
+        "device": meta.device,
+        "dtype": meta.dtype,
+        "backend": meta.backend,
+        "backend_note": meta.backend_note,
+        "compile_note": meta.compile_note,
+        "kv_note": meta.kv_note,
+        "host_note": meta.host_note,
+        "block_size": meta.block_size,
+        "config": meta.config,
+        "interrupted": interrupted,
+        **asdict(summary),
+    }
+    return json.dumps(data, default=str)
+
+
+def print_summary(console: Console, summary: RunSummary, meta: Meta, *, interrupted: bool) -> None:
+    """Print the tables."""
+    outcomes = ", ".join(f"{count:,} {reason}" for reason, count in summary.outcomes.items()) or "none ended"
+    if summary.unfinished:
+        outcomes += f", {summary.unfinished:,} unfinished"
+    accepted = f"{summary.arrived:,} accepted"
+    if summary.sequences != summary.arrived:
+        accepted += f" ({summary.sequences:,} sequences)"
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    rows = [
+        ("model", f"{meta.model} on {meta.device}, {meta.dtype}, attention {meta.backend}"),
+        *[("", clean(note)) for note in (meta.backend_note, meta.compile_note) if note],
+        ("requests", f"{accepted}: {outcomes}"),
+        ("tokens", f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output"),
+        (
+            "speed",
+            f"{summary.output_tokens_per_second:,.1f} output tokens/s, {summary.requests_per_second:,.2f} requests/s, "
+            f"{summary.steps:,} steps in {summary.seconds:,.2f} s",
+        ),
+        (
+            "preemption",
+            f"{summary.preemptions:,} of {summary.preempted_requests:,} requests, {summary.tokens_lost:,} tokens lost, "
+            f"recompute tax {summary.recompute_tax:.1%}",
+        ),
+        (
+            "KV peak",
+            f"{summary.peak_blocks:,} of {summary.num_blocks:,} blocks of {meta.block_size} tokens "
+            f"({summary.peak_kv:.0%})",
+        ),
+        ("KV use", f"{summary.mean_kv:.1%} on average, slots of used blocks {summary.fill:.1%} filled"),
+        *([("", clean(meta.kv_note))] if meta.kv_note else []),
+    ]
+    if summary.failed_steps:
+        rows.append(("failures", f"{summary.failed_steps:,} steps failed"))
+    if interrupted:
+        rows.append(("cut short", "interrupted; this is the run so far"))
+    for name, text in rows:
+        facts.add_row(Text(name), Text(text))
+    console.print(Group(facts, Text(""), _latencies(summary)) if summary.ttft else facts)
+
+
+def _latencies(summary: RunSummary) -> Table:
+    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+    table.add_column("ms", style="dim")
+    for name in ("p50", "p90", "p99", "mean", "most"):
+        table.add_column(name, justify="right")
+    for name, values in (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e)):
+        if values is not None:
+            table.add_row(name, *_milliseconds(values))
+    return table
+
+
+def _milliseconds(values: Spread) -> list[str]:
+    return [f"{value * 1000:,.1f}" for value in (values.p50, values.p90, values.p99, values.mean, values.most)]

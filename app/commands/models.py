@@ -6,8 +6,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole
+from vtop.app.terminal.printing import CleanConsole, progress_console
 from vtop.engine.model import source as model_source
 
 

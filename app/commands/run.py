@@ -1,20 +1,48 @@
-"""`vtop run`: with a screen or without."""
+"""`vtop run`: what it is asked to do, and the engine with a screen."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vtop.app.commands.work import Work
 from vtop.app.files import check_target
-from vtop.app.live.burst import MAX_BURST, Lengths
+from vtop.app.live.burst import MAX_BURST, Lengths, burst_prompts
+from vtop.app.live.feed import Feed
+from vtop.app.live.playing import Playing
 from vtop.app.settings import Settings
+from vtop.engine.commands import AddRequest
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import check, check_text
+from vtop.engine.request import SamplingParams
 from vtop.engine.user_files import lines_of, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to run, and for how long. `prompts` come first, then `burst` made-up ones."""
+
+    prompts: Sequence[str] = ()
+    burst: int = 0
+    burst_lengths: Lengths = Lengths.MIXED
+    duration: float | None = None
+    record: Path | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.prompts and not self.burst
+
+    def all_prompts(self, seed: int) -> Iterator[tuple[str, str]]:
+        """(request id, prompt) of everything."""
+        for number, prompt in enumerate(self.prompts, 1):
+            yield f"r{number}", prompt
+        if self.burst:
+            made_up = burst_prompts(self.burst_lengths, self.burst, abs(seed))
+            for number, prompt in enumerate(made_up, 1):
+                yield f"b1-{number}", prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +102,40 @@ def check_screen() -> None:
 
 
 def run_command(settings: Settings, arguments: RunArguments) -> int:
-    """Run; returns the exit code."""
+    """Run with a screen; returns the exit code."""
     work = arguments.work()
     engine_config, app_config = settings.engine_config(), settings.app_config()
-    if arguments.headless:
-        from vtop.app.commands.headless import run_headless
-
-        return run_headless(engine_config, app_config, work, as_json=arguments.json)
     check_screen()
     from vtop.app.live.engine import LiveFeed
-    from vtop.app.run_app import run_app
-    from vtop.engine.commands import AddRequest
-    from vtop.engine.request import SamplingParams
 
-    def make_feed() -> LiveFeed:
-        feed = LiveFeed.of_config(
+    def make_feed() -> Feed:
+        return LiveFeed.of_config(
             engine_config, paused=app_config.paused, steps_per_second=app_config.speed, record=work.record
         )
-        params = SamplingParams(max_tokens=app_config.max_tokens, temperature=app_config.temperature)
-        for request_id, prompt in work.all_prompts(engine_config.seed):
-            feed.send(AddRequest(request_id, prompt, params, cache_salt=app_config.cache_salt))
+
+    return show(settings, make_feed, work, model=engine_config.model, seed=engine_config.seed)
+
+
+def show(
+    settings: Settings,
+    make_feed: Callable[[], Feed],
+    work: Work,
+    *,
+    model: str,
+    seed: int,
+    playing: Playing | None = None,
+) -> int:
+    """Show the feed, with the prompts of `work` sent to it, until the person leaves. `check_screen` comes before."""
+    from vtop.app.run_app import run_app
+
+    config = settings.app_config()
+
+    def with_prompts() -> Feed:
+        feed = make_feed()
+        params = SamplingParams(max_tokens=config.max_tokens, temperature=config.temperature)
+        for request_id, prompt in work.all_prompts(seed):
+            feed.send(AddRequest(request_id, prompt, params, cache_salt=config.cache_salt))
         return feed
 
     injected = (len(work.prompts), 1 if work.burst else 0)
-    return run_app(make_feed, app_config, model=engine_config.model, keymap=settings.keys, injected=injected)
+    return run_app(with_prompts, config, model=model, keymap=settings.keys, injected=injected, playing=playing)

@@ -1,4 +1,4 @@
-"""Between engine and screen: the feed of Frames, their fold in time for the next picture, injected load.
+"""Between engine and screen: the feed of Frames, their fold in time for the next picture, what is sent and played.
 
-No widget enters.
+No widget enters, nor Textual.
 """

@@ -31,7 +31,7 @@ class HistoryWriter:
         """Take the time that passed up to the latest Frame of the state."""
         ended = max(self._time, state.time)
         began = min(max(self._time, state.began), ended)
-        tokens = state.totals.output_tokens - self._told_tokens
+        tokens = state.totals.output_tokens - self._counted_tokens
         levels, before, after = self._levels, 0.0 if self._paused else began - self._time, ended - began
         during = self._of(state)
         step = state.last_step
@@ -54,7 +54,7 @@ class HistoryWriter:
         """Remember how the state is until the next Frame."""
         self._time, self._step = state.time, state.step
         self._levels = self._of(state)
-        self._told_tokens = state.totals.output_tokens
+        self._counted_tokens = state.totals.output_tokens
         self._paused, self._busy = state.paused, bool(state.running)
 
     def _of(self, state: EngineState) -> Levels:

@@ -1,4 +1,4 @@
-"""Takes Frames from the feed and folds them into what is shown. Knows nothing of Textual, so it can be tested alone."""
+"""Takes Frames from the feed, folds them into what is shown, and says how often. Knows nothing of Textual."""
 
 from __future__ import annotations
 
@@ -12,8 +12,37 @@ from vtop.app.live.view import View
 from vtop.engine.events import Frame, Meta, Note, Paused, Refused
 from vtop.engine.state.fold import EngineState
 
+SLOWEST = 2.0  # times a second
+TOO_DEAR, CHEAP = 0.4, 0.12  # shares of the period that a tick takes
 CHUNK = 32  # frames between two looks at the clock, at most
 KEPT_WHILE_FROZEN = 2000  # frames of the event log that wait for the view to go on
+
+
+class Pacer:
+    """Halves the rate when a tick takes more than 40 % of its period; doubles it when ticks are cheap for a while."""
+
+    def __init__(self, fps: float) -> None:
+        self._most = fps
+        self.fps = fps
+        self._cheap = 0
+
+    @property
+    def period(self) -> float:
+        return 1.0 / self.fps
+
+    def took(self, seconds: float) -> None:
+        """Tell what a tick cost."""
+        share = seconds / self.period
+        if share > TOO_DEAR:
+            self.fps = max(min(SLOWEST, self._most), self.fps / 2)
+            self._cheap = 0
+        elif self.fps < self._most and share < CHEAP:
+            self._cheap += 1
+            if self._cheap >= 8:
+                self.fps = min(self._most, self.fps * 2)
+                self._cheap = 0
+        else:
+            self._cheap = 0
 
 
 def fallback_text(meta: Meta) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from vtop.app.live.service import Service
-from vtop.app.terminal.area_chart import latest
 from vtop.engine.state.fold import EngineState, RequestView
 
 Colouring = Literal["owner", "state", "age", "refs"]
@@ -65,3 +66,8 @@ class View:
         if self.state is None or self.selected is None:
             return None
         return self.state.find(self.selected)
+
+
+def latest(values: Sequence[float]) -> float:
+    """The last value; 0 when there is none or it is not finite."""
+    return values[-1] if len(values) and math.isfinite(values[-1]) else 0.0

@@ -1,4 +1,7 @@
-"""Figures of a comparison: `vtop sim --plot FOLDER`. matplotlib is imported when they are drawn, not before."""
+"""Figures of a comparison: `vtop sim --plot FOLDER`; a module of each name draws it.
+
+No simulation enters, only its outcomes. matplotlib is imported when figures are drawn, not before.
+"""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     axes[0].set_ylabel("share of requests")
     legend(figure, [styles[name].handle(label(name)) for name in names])
     seeds = len({o.seed for o in here})
-    told = f"Of all requests that ended by themselves, of {seeds} seeds together. " if seeds > 1 else ""
-    titles(figure, f"Distribution of latencies{at(shared[-1])}", f"{told}Lines further left are faster.")
+    note = f"Of all requests that ended by themselves, of {seeds} seeds together. " if seeds > 1 else ""
+    titles(figure, f"Distribution of latencies{at(shared[-1])}", f"{note}Lines further left are faster.")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Latency against load, one line per policy."""
+"""Latency against load, one line per policy; and the knee, where throughput falls behind the offered load."""
 
 from __future__ import annotations
 
@@ -13,12 +13,25 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vtop.app.plots.choice import policies, rates
-from vtop.app.plots.knee import DEFINITION, knees
 from vtop.app.plots.style import GREY, Look, grid, label, legend, log_axis, looks, titles
 from vtop.engine.sim.compare import Outcome
 from vtop.engine.sim.measures import smallest_group
+from vtop.engine.sim.records import RequestRecord
 
 DODGE = 0.008  # of the range of rates between policies, so that error bars do not hide one another
+_LINE: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": ":"}
+_RING: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 12,
+    "markerfacecolor": "none",
+    "color": "#000000",
+    "linestyle": "",
+}
+KEPT_UP = 0.9
+DEFINITION = (
+    "Knee: the first rate at which throughput falls behind the offered load, that is, the share of arrivals already "
+    f"served when the last one arrives is below {KEPT_UP:.0%} of that share at the lowest rate."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +77,10 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
     seeds = len({o.seed for o in outcomes})
     bars = f"Means over {seeds} seeds; bars reach from the least to the most of a seed. " if seeds > 1 else ""
     kept_up = [label(name).strip() for name in names if name not in knee]
-    told = DEFINITION + (f" Without one: {', '.join(kept_up)}." if kept_up else "")
+    note = DEFINITION + (f" Without one: {', '.join(kept_up)}." if kept_up else "")
     if not knee:
-        told = "No knee: throughput keeps up with the offered load at every rate."
-    titles(figure, "Latency against load", f"{bars}Logarithmic but for the spread. {told}")
+        note = "No knee: throughput keeps up with the offered load at every rate."
+    titles(figure, "Latency against load", f"{bars}Logarithmic but for the spread. {note}")
     return figure
 
 
@@ -80,16 +93,6 @@ def points(outcomes: Sequence[Outcome], policy: str, key: str) -> list[Point]:
         if values:
             found.append(Point(rate, math.fsum(values) / len(values), min(values), max(values)))
     return found
-
-
-_LINE: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": ":"}
-_RING: dict[str, Any] = {
-    "marker": "o",
-    "markersize": 12,
-    "markerfacecolor": "none",
-    "color": "#000000",
-    "linestyle": "",
-}
 
 
 def _panels(outcomes: Sequence[Outcome]) -> list[Panel]:
@@ -148,3 +151,45 @@ def _usual(knee: dict[str, float]) -> float | None:
     """The knee that most policies have: one line instead of a heap of rings."""
     counted = Counter(knee.values())
     return min(counted, key=lambda rate: (-counted[rate], rate), default=None)
+
+
+def knees(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Policy -> rate; policies that keep up at all rates are not in it.
+
+    Measured while the load is offered: over the whole run everything is served in the end. Relative to the lowest rate,
+    because those in flight when a short run ends are no backlog.
+    """
+    found = {}
+    for policy in policies(outcomes):
+        shares = [
+            (
+                rate,
+                _mean(
+                    [
+                        _served(o.curves.records)
+                        for o in outcomes
+                        if _is(o, policy, rate) and o.curves and o.curves.records
+                    ]
+                ),
+            )
+            for rate in rates(outcomes)
+        ]
+        known = [(rate, share) for rate, share in shares if share is not None]
+        for rate, share in known[1:]:
+            if share < KEPT_UP * known[0][1]:
+                found[policy] = rate
+                break
+    return found
+
+
+def _is(outcome: Outcome, policy: str, rate: float) -> bool:
+    return outcome.policy == policy and outcome.rate == rate
+
+
+def _served(records: Sequence[RequestRecord]) -> float:
+    last = max(record.arrival for record in records)
+    return sum(1 for record in records if record.ended is not None and record.ended <= last) / len(records)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,9 +1,11 @@
-"""Service of groups over time, and how far it drifts apart, a row of panels per policy."""
+"""Service of every group over time, and how far that of two groups drifts apart while both wait: what VTC bounds."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,14 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from vtop.app.plots.backlog import drifts
 from vtop.app.plots.choice import at, first_panels, one_each
 from vtop.app.plots.style import PALETTE, Look, grid, label, legend, looks, thousands, titles
 from vtop.engine.sim.compare import Curves, Outcome
+from vtop.engine.sim.records import RequestRecord, Sample
 
 MOST_GROUPS = 8
 DRIFT: dict[str, Any] = {"color": PALETTE[3], "linewidth": 1.8}
 BOUND: dict[str, Any] = {"color": "#000000", "linewidth": 1.2, "linestyle": (0, (5, 2))}
+Interval = tuple[float, float]
 
 
 def draw(outcomes: Sequence[Outcome]) -> Figure | str:
@@ -76,3 +79,50 @@ def _drift(axis: Axes, found: Sequence[tuple[list[float], list[float]]], bound: 
     axis.axhline(bound, **BOUND)
     if not found:
         axis.text(0.5, 0.5, "never do two groups wait at once", transform=axis.transAxes, ha="center", va="center")
+
+
+def waiting_times(records: Iterable[RequestRecord], end: float) -> dict[str, list[Interval]]:
+    """Per group, when it had at least one request that was never admitted yet."""
+    found: dict[str, list[Interval]] = {}
+    for record in sorted(records, key=lambda r: r.arrival):
+        until = next((t for t in (record.admitted, record.ended) if t is not None), end)
+        spans = found.setdefault(record.group, [])
+        if spans and record.arrival <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], until))
+        else:
+            spans.append((record.arrival, until))
+    return found
+
+
+def both(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+    """Where two lists of disjoint, ascending intervals overlap."""
+    found, i, j = [], 0, 0
+    while i < len(first) and j < len(second):
+        low, high = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if low < high:
+            found.append((low, high))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def drifts(records: Sequence[RequestRecord], series: Sequence[Sample]) -> list[tuple[list[float], list[float]]]:
+    """For every time in which two groups both have requests waiting: its samples' times, and the most that the two
+    groups' service differed over any part of it so far."""
+    times = [sample.time for sample in series]
+    waiting = waiting_times(records, times[-1] if times else 0.0)
+    found = []
+    for one, other in combinations(waiting, 2):
+        for low, high in both(waiting[one], waiting[other]):
+            part = series[bisect_left(times, low) : bisect_left(times, high)]
+            if len(part) < 2:
+                continue
+            least, most, reach = float("inf"), float("-inf"), []
+            for sample in part:
+                apart = sample.service.get(one, 0.0) - sample.service.get(other, 0.0)
+                least, most = min(least, apart), max(most, apart)
+                reach.append(most - least)
+            found.append(([sample.time for sample in part], reach))
+    return found

@@ -1,18 +1,66 @@
-"""The small dialogs: inject, burst, resize, priority; each is a form and what it makes."""
+"""The small dialogs: a question, and the forms that inject, burst, resize, set a priority or options."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
 
 from vtop.app.live.burst import MAX_BURST, MAX_WORDS, Lengths
 from vtop.app.live.inject import Burst, Wanted
+from vtop.app.options import Option, from_text, options
 from vtop.app.screens.form import Field, FormScreen, number, whole
+from vtop.engine.commands import SetOption
+from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import MOST_BLOCKS, MOST_COUNT
+from vtop.engine.presets.base import LIVE
 from vtop.engine.request import SamplingParams
+from vtop.engine.sched.live import LIVE_OPTIONS
 
 _MANY = 2**31 - 1
 MAX_SAMPLES = 64
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Ends with true for yes. `again` is the key that asked: pressing it twice is a yes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", show=False),
+        Binding("n,escape", "answer(False)", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, question: str, *, yes: str, again: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self._question = question
+        self._yes = yes
+        for key in again:
+            self._bindings.bind(key, "answer(True)", show=False)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -small"):
+            yield Static(self._question, classes="dialog-question", markup=False)
+            with Horizontal(classes="dialog-buttons"):
+                yield Button(f"{self._yes}  y", id="yes", variant="error", compact=True)
+                yield Button("No  n", id="no", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#no").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, answer: bool) -> None:
+        self.dismiss(answer)
 
 
 def inject_form(params: SamplingParams) -> FormScreen[Wanted]:
@@ -98,3 +146,36 @@ def _group(values: dict[str, str]) -> str:
     if not group or len(group) > 64:
         raise BadValue("group", group, "give a name of 1 to 64 characters")
     return group
+
+
+def option_form(now: Mapping[str, Any]) -> FormScreen[list[SetOption]]:
+    """Ask for other values; ends with a command for each that differs from `now`. A preset fixes most of them."""
+    names = {f.name for f in fields(EngineConfig)}
+    current = asdict(EngineConfig(**{name: value for name, value in now.items() if name in names}))
+
+    def make(values: dict[str, str]) -> list[SetOption]:
+        changed = {name: _value(options()[name], values[name]) for name in shown if values[name] != shown[name]}
+        EngineConfig(**(current | changed))  # what cannot be used is said here, where it can be corrected
+        return [SetOption(name, value) for name, value in changed.items()]
+
+    offered = LIVE_OPTIONS if current["preset"] == "sensible" else LIVE
+    shown = {name: _shown(current[name]) for name in offered}
+    form_fields = [Field(name, name, shown[name], options()[name].help, _choices(options()[name])) for name in shown]
+    return FormScreen("Set options of the scheduler while it runs", form_fields, make, button="Set", wide=True)
+
+
+def _value(option: Option, text: str) -> Any:
+    value = from_text(option, option.key, text.strip())
+    if isinstance(value, float) and value != value:
+        raise BadValue(option.key, text, "give a number")
+    return value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _choices(option: Option) -> tuple[str, ...]:
+    return ("false", "true") if option.type is bool else option.choices

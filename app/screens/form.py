@@ -12,8 +12,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from vtop.app.screens.choice import Choice
-from vtop.app.screens.text_input import TextInput
+from vtop.app.screens.fields import Choice, TextInput
 from vtop.engine.errors import BadValue
 
 T = TypeVar("T")

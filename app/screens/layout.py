@@ -112,7 +112,7 @@ def _share(names: list[str], rows: int, needs: Mapping[str, int]) -> list[int]:
             heights[names[0]] += left
             break
         # one row at a time to whoever has least for its weight: exact, and never more than a screen of rows
-        neediest = min(open_, key=lambda name: heights[name] / _SIZES[name].weight)
-        heights[neediest] += 1
+        shortest = min(open_, key=lambda name: heights[name] / _SIZES[name].weight)
+        heights[shortest] += 1
         left -= 1
     return [heights[name] for name in names]

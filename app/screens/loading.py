@@ -1,4 +1,4 @@
-"""What is seen while the model loads, and when it cannot be loaded."""
+"""What stands beside the panels: how far loading is, and what must not be missed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from textual.content import Content
 from textual.widgets import Static
 
 from vtop.app.terminal.glyphs import thin_bar
+from vtop.app.terminal.safe_text import cells
 from vtop.engine.thread import ThreadStatus
 
-_WIDTH = 40
+_BAR_WIDTH = 40
+_BANNER_ROWS = 3
 
 
 class LoadingPanel(Vertical):
@@ -34,7 +36,7 @@ class LoadingPanel(Vertical):
         self._status = status
         known = status.total is not None and status.total > 0
         share = status.done / status.total if status.total else 0.0
-        done, rest = thin_bar(share, _WIDTH, self._ascii)
+        done, rest = thin_bar(share, _BAR_WIDTH, self._ascii)
         picture = Content.assemble((done, "$primary"), (rest, "$panel"), f" {share:4.0%}") if known else Content("")
         self.query_one("#loading-bar", Static).update(picture)
         text = status.stage or "starting"
@@ -45,3 +47,22 @@ class LoadingPanel(Vertical):
 
 def _amount(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 10 * 2**20 else f"{count:,}"
+
+
+class Banner(Static):
+    """Hidden until there is something to say."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("", id=id, markup=False)
+        self.display = False
+        self._text = ""
+
+    def rows(self, width: int) -> int:
+        """Rows it takes on a screen of that width; 0 while there is nothing to say."""
+        return min(_BANNER_ROWS, -(-cells(self._text) // max(1, width - 2))) if self.display else 0
+
+    def say(self, text: str) -> None:
+        """Show a line; a narrow screen breaks it. An empty one hides the banner."""
+        self._text = text
+        self.update(text)
+        self.display = bool(text)

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from vtop.app.screens.expects import differences, words
+from vtop.app.live.playing import Look, unlike
 from vtop.app.terminal.safe_text import cells, clean, shorten
-from vtop.engine.config import EngineConfig
-from vtop.engine.load_workload import PER_SECOND, SECONDS
 from vtop.engine.state.fold import EngineState
 
 LEAST_HEIGHT = 20  # rows of the screen; a smaller one has none to give
 TWO_ROWS_FROM = 34
 GAP = "  "
-STRETCHED = frozenset((*SECONDS, *PER_SECOND))
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A scenario's name with its variant, its title, and what it says to look at. All of it may be anybody's text."""
-
-    name: str
-    title: str
-    text: str
-    expects: EngineConfig | None = None  # its options; the engine may have others
-
-
-def unlike(look: Look, state: EngineState | None, virtual: bool) -> str:
-    """In what the engine is not, now, as the scenario expects; empty when in nothing. Not cleaned."""
-    if look.expects is None or state is None:
-        return ""
-    found = differences(look.expects, state)
-    if not virtual:  # times were stretched with those of the jobs
-        found = [d for d in found if d.name not in STRETCHED or d.here is None or d.expected is None]
-    return f"differs: {', '.join(map(words, found))}" if found else ""
 
 
 class LookBar(Static):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -10,20 +13,33 @@ from textual.widgets import Static
 
 from vtop.app.actions import PANELS
 from vtop.app.live.view import View
-from vtop.app.screens.banner import Banner
 from vtop.app.screens.key_bar import KeyBar
 from vtop.app.screens.layout import MIN_HEIGHT, MIN_WIDTH, Layout, plan
-from vtop.app.screens.loading import LoadingPanel
+from vtop.app.screens.loading import Banner, LoadingPanel
 from vtop.app.screens.look_bar import LookBar
-from vtop.app.screens.panels import MAKE
 from vtop.app.screens.prompt_bar import PromptBar
+from vtop.app.widgets.charts import Charts
 from vtop.app.widgets.event_log import EventLog
 from vtop.app.widgets.header_bar import HeaderBar
-from vtop.app.widgets.map.host import HostMap
+from vtop.app.widgets.map.map import BlockMap, HostMap
 from vtop.app.widgets.panel import Panel
+from vtop.app.widgets.queue_table import QueueTable
 from vtop.app.widgets.service_bars import ServiceBars
 from vtop.app.widgets.step_strip import StepStrip
 from vtop.engine.events import Frame, Meta
+
+MAKE: Mapping[str, Callable[[], Panel]] = MappingProxyType(
+    {
+        "map": lambda: BlockMap(id="panel-map"),
+        "host": lambda: HostMap(id="panel-host"),
+        "running": lambda: QueueTable("running", id="panel-running"),
+        "waiting": lambda: QueueTable("waiting", id="panel-waiting"),
+        "finished": lambda: QueueTable("finished", id="panel-finished"),
+        "events": lambda: EventLog(id="panel-events"),
+        "charts": lambda: Charts(id="panel-charts"),
+    }
+)
+
 
 TALL = 36  # rows from which the step strip gets its heading and bars
 

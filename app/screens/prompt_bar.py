@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from vtop.app.screens.text_input import TextInput
+from vtop.app.screens.fields import TextInput
 
 _IDLE = "press p, type, and Enter injects it"
 _TYPING = "type a prompt; Enter injects it, up: the one before, Esc leaves"

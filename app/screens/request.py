@@ -1,4 +1,4 @@
-"""One request on the whole screen."""
+"""One request on the whole screen: all about it, or why it is where it is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from vtop.app.screens.key_bar import KeyBar
 from vtop.app.widgets.header_bar import HeaderBar
 from vtop.app.widgets.panel import ListPanel
 from vtop.app.widgets.request_detail import RequestDetail
+from vtop.app.widgets.why_panel import WhyPanel
 
 
 class RequestScreen(Screen[None]):
@@ -49,3 +50,10 @@ class RequestScreen(Screen[None]):
         """Show the view; `status` is the engine's, for the header."""
         self.header.show(view, status)
         self.detail.show(view)
+
+
+class WhyScreen(RequestScreen):
+    """Like the request screen, with the answer to *why* in the middle."""
+
+    def __init__(self, key_bar: KeyBar) -> None:
+        super().__init__(key_bar, WhyPanel(id="detail"))

@@ -1,4 +1,4 @@
-"""How the engine is doing, in a word for the header; and what decides which actions make sense."""
+"""How the engine is doing, in a word for the header; which actions make sense then, and why one does not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from vtop.engine.state.fold import EngineState
 from vtop.engine.thread import ThreadState, ThreadStatus
 
 STALLED_AFTER = 20  # steps in a row that compute nothing while somebody waits
+NEEDS_SELECTION = frozenset({"abort", "details", "copy", "why", "priority"})  # ids of actions
 
 
 def status_word(live: EngineState | None, status: ThreadStatus) -> str:
@@ -40,3 +41,16 @@ def situation_of(live: EngineState | None, view: View, *, failed: bool, overview
         frozen=view.frozen,
         look=look,
     )
+
+
+def why_not(needs_selection: bool, now: Situation) -> str:
+    """Why an action that is not enabled cannot be done, for a notice."""
+    if now.failed:
+        return "the engine has stopped; q quits"
+    if not now.loaded:
+        return "the model is still loading"
+    if needs_selection and not now.selected:
+        return "select a request first: arrow keys in a queue, or a click on the map"
+    if needs_selection and not now.selected_alive:
+        return "that request has ended"
+    return "not on this screen; Esc goes back"

@@ -1,15 +1,19 @@
-"""What goes wrong around the screen, and how the person hears of it: refusals, failures, stray output, recordings."""
+"""What goes wrong around the screen or inside one, and how the person hears of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import traceback
+from weakref import WeakSet
 
+from textual._context import active_message_pump
+from textual.dom import DOMNode
+from textual.screen import Screen
+from textual.worker import WorkerFailed, active_worker
+
+from vtop.app.screens.shell import Shell
 from vtop.app.terminal.safe_text import shorten
 from vtop.app.terminal.stray import StrayOutput
 from vtop.engine.thread import ThreadState
-
-if TYPE_CHECKING:
-    from vtop.app.main import VtopApp
 
 ALARM_EVERY = 1.5  # seconds between two notices of refusals and errors; what lies between is counted
 STRAY_EVERY = 1.0  # seconds between two looks at what libraries wrote
@@ -21,7 +25,7 @@ class Troubles:
     `stuck` says likewise which call of a user's policy does not return; the engine can do nothing then, nor be ended.
     """
 
-    def __init__(self, app: VtopApp, stray: StrayOutput | None) -> None:
+    def __init__(self, app: Shell, stray: StrayOutput | None) -> None:
         self._app = app
         self._stray = stray
         self._stray_due = 0.0
@@ -81,3 +85,41 @@ class Troubles:
         self._app.overview.banner.say(f"{what}: {shorten(error, 2000)}{stale}{where} | q quits")
         self._app.overview.rearrange()
         self._app.touch()
+
+
+class Closing:
+    """Of an app. The overview is no such screen: without it there is nothing to go on with."""
+
+    def __init__(self, app: Shell) -> None:
+        self._app = app
+        self._broken: WeakSet[Screen[object]] = WeakSet()
+
+    def closed_for(self, error: Exception, where: object = None) -> bool:
+        """Whether the screen that `where`, or what runs now, belongs to is closed for it. Else it is for the caller."""
+        if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
+            error, where = error.error, active_worker.get().node
+        node = where if where is not None else active_message_pump.get(None)
+        screen = self._screen_of(node)
+        if screen is None or self._app.is_leaving:
+            return False
+        if screen not in self._broken:
+            self._broken.add(screen)
+            if self._app.stray is not None:
+                self._app.stray.write("".join(traceback.format_exception(error)))
+            self._app.call_next(self._close, screen, f"{type(error).__name__}: {error}".split("\n")[0])
+        return True
+
+    def _screen_of(self, node: object) -> Screen[object] | None:
+        """The screen that a widget is in, if the app can do without it."""
+        nodes = node.ancestors_with_self if isinstance(node, DOMNode) else []
+        screen = next((other for other in nodes if isinstance(other, Screen)), None)
+        return None if screen is self._app.overview else screen
+
+    async def _close(self, screen: Screen[object], why: str) -> None:
+        app = self._app
+        name = type(screen).__name__
+        while screen in app.screen_stack:
+            await app.pop_screen()
+        where = f"; full text: {app.stray.path}" if app.stray is not None else ""
+        app.say(f"{name} closed: {shorten(why, 160)}{where}", "error")
+        app.touch()

@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, Any
 
-from rich.console import Console
-
-from vtop.app.terminal.printing import CleanConsole
 from vtop.engine.errors import VtopError
 
 # Everything the screen turned on, off again: mouse, focus and paste reports, kitty keys, alternate screen; line wrap
@@ -27,12 +24,6 @@ DEADLY = ("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "S
 """Signals that end a process which does not expect them, at once, and where asked for with a core dump."""
 GRACE = 1.7  # seconds for the orderly way out
 HANGUP_GRACE = 1.0
-
-
-def progress_console() -> Console:
-    """stderr, for what comes and goes: nothing at all is written where it is no terminal."""
-    stream = sys.stderr
-    return CleanConsole(stderr=True, quiet=stream is None or not stream.isatty())
 
 
 class NoTerminal(VtopError):

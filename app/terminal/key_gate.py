@@ -10,16 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from time import monotonic
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from textual import events
 from textual._queue import Queue
+from textual.app import App
 from textual.message import Message
 from textual.message_pump import MessagePump
-
-if TYPE_CHECKING:
-    from vtop.app.main import VtopApp
 
 LIMIT = 10.0  # seconds that a key waits at most; a widget that is at work longer is not waited for again
 EAGER = 200  # looks in a row, one per turn of the event loop; then only every
@@ -31,7 +28,7 @@ Input = events.Key | events.Paste | events.MouseDown | events.MouseUp
 class KeyGate:
     """Of an app. Keys, pastes and mouse buttons come through in their order, none is lost."""
 
-    def __init__(self, app: VtopApp) -> None:
+    def __init__(self, app: App[None]) -> None:
         self._app = app
         self._held: deque[Input] = deque()
         self._let_in: Input | None = None

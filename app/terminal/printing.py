@@ -39,3 +39,9 @@ class CleanConsole(Console):
             else:
                 lines = segment.text.split("\n")
                 yield Segment("\n".join(clean(line) if line else line for line in lines), segment.style)
+
+
+def progress_console() -> Console:
+    """stderr, for what comes and goes: nothing at all is written where it is no terminal."""
+    stream = sys.stderr
+    return CleanConsole(stderr=True, quiet=stream is None or not stream.isatty())

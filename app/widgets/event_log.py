@@ -12,7 +12,8 @@ from textual.message import Message
 
 from vtop.app.live.view import View
 from vtop.app.terminal.colours import Palette
-from vtop.app.widgets.log_lines import LOUD, Kind, Line, line_of, subject, together, words
+from vtop.app.widgets.log_lines import LOUD, Kind, Line, line_of, subject, together
+from vtop.app.widgets.log_words import words
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.rows import Piece, Row, heading
 from vtop.app.widgets.units import count

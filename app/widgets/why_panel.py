@@ -8,7 +8,8 @@ from vtop.app.live.view import View
 from vtop.app.terminal import safe_text
 from vtop.app.terminal.glyphs import letter
 from vtop.app.widgets.header_bar import policy_text
-from vtop.app.widgets.log_lines import decision, words
+from vtop.app.widgets.log_lines import decision
+from vtop.app.widgets.log_words import words
 from vtop.app.widgets.panel import ListPanel, Rows
 from vtop.app.widgets.reasons import blocks_available, head_of, limit_text, reason_sentence, short_id, swapped_head
 from vtop.app.widgets.rows import Piece, Row, heading
@@ -140,7 +141,7 @@ class WhyPanel(ListPanel):
         palette = self.palette
         if not why.need:
             return []
-        by_blocks = isinstance(why.reason, ev.NeedsBlocks)  # else a seat is needed
+        by_blocks = isinstance(why.reason, ev.NeedsBlocks)  # else room under the sequence cap is
         title = "who must end first"
         head = "" if why.head in (None, request.id) else f"for {short_id(why.head, view.ascii)}: "
         have = blocks_available(state.free, state.cached)
@@ -164,10 +165,10 @@ class WhyPanel(ListPanel):
         """Decisions about it, the latest first."""
         palette = self.palette
         lines = [self._section("decisions", f"{count(len(history))}, the latest first", width)]
-        for told in reversed(history):
-            line = decision(told.event, told.step, told.time)
-            age = duration(max(0.0, view.now - told.time))
-            start = f" {told.step:>{STEP_CELLS - 2}} {age:>{AGE_CELLS - 1}}  "
+        for decided in reversed(history):
+            line = decision(decided.event, decided.step, decided.time)
+            age = duration(max(0.0, view.now - decided.time))
+            start = f" {decided.step:>{STEP_CELLS - 2}} {age:>{AGE_CELLS - 1}}  "
             glyph = f"{getattr(self.glyphs, line.kind.value)} {line.kind.word:<{KIND_CELLS}}"
             room = max(8, width - safe_text.cells(start) - safe_text.cells(glyph))
             text = safe_text.shorten(words(line, view.ascii, room), room, ascii=view.ascii)

@@ -7,7 +7,7 @@ import pytest
 from vtop.app.actions import ACTIONS, PANELS, key_sign
 from vtop.app.main import VtopApp
 from vtop.app.options import AppConfig
-from vtop.app.screens.confirm import ConfirmScreen
+from vtop.app.screens.dialogs import ConfirmScreen
 from vtop.app.screens.form import FormScreen
 from vtop.app.screens.help import HelpScreen
 from vtop.app.screens.request import RequestScreen

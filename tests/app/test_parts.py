@@ -13,12 +13,12 @@ from vtop.app.actions import ACTIONS, BY_ID, PANELS, Situation, bindings, key_pr
 from vtop.app.handlers import Handlers
 from vtop.app.live.burst import MAX_BURST, Lengths, burst_prompts, draw_lengths
 from vtop.app.live.history import HistoryWriter
-from vtop.app.live.pacer import Pacer
+from vtop.app.live.pump import Pacer
 from vtop.app.live.view import History
 from vtop.app.screens.layout import HIDE_ORDER, plan
-from vtop.app.terminal.area_chart import time_axis
 from vtop.app.terminal.stray import StrayOutput
 from vtop.app.terminal.themes import DEFAULT, load_themes, theme_of
+from vtop.app.widgets.charts import time_axis
 from vtop.engine.errors import BadValue
 from vtop.engine.state.fold import EngineState, StepView
 from vtop_support.stub_engine import StubEngine

@@ -10,16 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from vtop.app.commands.sim import work as sim_work
-from vtop.app.commands.sim.arguments import SimArguments
-from vtop.app.commands.sim.rules import check_together, named
-from vtop.app.commands.sim.tables import print_tables, request_counts, tell_troubles
+from vtop.app.commands.sim.arguments import SimArguments, check_together, named
+from vtop.app.commands.sim.results import print_tables, request_counts, tell_troubles
+from vtop.app.commands.unattended import ended_by_signals, report_stuck_calls
 from vtop.app.files import check_target
 from vtop.app.settings import Settings
-from vtop.app.terminal.ending import ended_by_signals
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put, tell
+from vtop.app.terminal.printing import CleanConsole, progress_console, put, tell
 from vtop.app.terminal.safe_text import clean
-from vtop.app.terminal.stuck import told_when_stuck
 from vtop.engine.errors import BadValue
 from vtop.engine.sim.compare import Case, Outcome, rows, run_cases
 from vtop.engine.sim.simulator import device_blocks
@@ -36,7 +33,7 @@ def sim(settings: Settings, arguments: SimArguments) -> int:
             from vtop.app.commands.sim.play import watch
 
             return watch(settings, arguments)
-        with ended_by_signals(), told_when_stuck():
+        with ended_by_signals(), report_stuck_calls():
             return _run(settings, arguments)
     except BadValue as error:
         raise named(error, arguments) from None
@@ -76,14 +73,14 @@ def _compare(settings: Settings, arguments: SimArguments) -> int:
     cases = sim_work.cases(arguments, settings.engine_config(), settings.engine_options())
     outcomes = run_with_progress(cases, arguments)
     if arguments.json:
-        from vtop.app.commands.sim.export import as_json
+        from vtop.app.commands.sim.results import as_json
 
         put(as_json(cases, outcomes))
     else:
         _print(CleanConsole(), cases, outcomes)
     code = tell_troubles(outcomes)
     if arguments.csv is not None:
-        from vtop.app.commands.sim.export import write_csv
+        from vtop.app.commands.sim.results import write_csv
 
         write_csv(arguments.csv, outcomes)
     if arguments.plot is not None:
@@ -108,7 +105,7 @@ def run_with_progress(cases: Sequence[Case], arguments: SimArguments) -> list[Ou
             limits=limits,
             curves=arguments.plot is not None,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
-            around=told_when_stuck,
+            around=report_stuck_calls,
         )
 
 
@@ -130,8 +127,8 @@ def _print(console: Console, cases: Sequence[Case], outcomes: Sequence[Outcome])
     print_tables(console, rows(outcomes))
     wall, steps = sum(o.wall for o in outcomes), sum(o.steps for o in outcomes)
     speed = steps / max(wall, 1e-9)
-    told = f"{len(outcomes)} runs, {steps:,} steps simulated in {wall:.1f} s of a core, {speed:,.0f} steps/s"
-    console.print(Text(told), style="dim", soft_wrap=not console.is_terminal)
+    summary = f"{len(outcomes)} runs, {steps:,} steps simulated in {wall:.1f} s of a core, {speed:,.0f} steps/s"
+    console.print(Text(summary), style="dim", soft_wrap=not console.is_terminal)
 
 
 def _each(values: Iterable[str]) -> str:

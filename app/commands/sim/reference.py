@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put
+from vtop.app.terminal.printing import CleanConsole, progress_console, put
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.errors import BadValue
 from vtop.engine.sim.reference import (

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from vtop.app.commands.sim.arguments import SimArguments
-from vtop.app.commands.sim.tables import print_tables, tell_troubles
+from vtop.app.commands.sim.results import print_tables, tell_troubles
 from vtop.app.commands.sim.work import limits, own_card
 from vtop.app.settings import Settings
-from vtop.app.terminal.guard import progress_console
-from vtop.app.terminal.printing import CleanConsole, put
+from vtop.app.terminal.printing import CleanConsole, progress_console, put
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.scenarios.check import Verdict
 from vtop.engine.scenarios.run import ScenarioRun, run_scenario
@@ -48,7 +47,7 @@ def run_scenario_file(settings: Settings, arguments: SimArguments) -> int:
         _print(CleanConsole(), scenario, card, outcomes, verdicts)
     code = tell_troubles(outcomes, "variant")
     if arguments.csv is not None:
-        from vtop.app.commands.sim.export import write_csv
+        from vtop.app.commands.sim.results import write_csv
 
         write_csv(arguments.csv, outcomes)
     return FAILED if arguments.check and not all(v.holds for v in verdicts) else code
@@ -82,7 +81,7 @@ def _print(console: Console, scenario: Scenario, card: Card, outcomes: list[Outc
 
 
 def _json(scenario: Scenario, card: Card, outcomes: list[Outcome], verdicts: list[Verdict]) -> str:
-    from vtop.app.commands.sim.export import run_json
+    from vtop.app.commands.sim.results import run_json
 
     return json.dumps(
         {

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vtop.app.commands.sim import texts as sim_texts
-from vtop.app.commands.sim.arguments import SimArguments
-from vtop.app.commands.sim.rules import NO_MODEL
+from vtop.app.commands.sim.arguments import NO_MODEL, SimArguments
 from vtop.app.terminal.printing import tell
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue

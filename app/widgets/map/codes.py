@@ -1,6 +1,6 @@
 """Blocks as numbers: each cell of the map gets one code, so that what changed is one array comparison.
 
-A code is kind | value | flags. `block_looks` says how a code looks; nothing here knows about colours.
+A code is kind | value | flags. `looks` says how a code looks; nothing here knows about colours.
 """
 
 from __future__ import annotations

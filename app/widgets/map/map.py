@@ -1,4 +1,4 @@
-"""The map of KV blocks of a pool, the device's by itself: one cell per block while they fit, else one for several."""
+"""The maps of the KV blocks, device pool and host pool: one cell per block while they fit, else one for several."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from textual.strip import Strip
 from vtop.app.live.view import View
 from vtop.app.widgets.map import codes as bc
 from vtop.app.widgets.map.grid import Grid, make_grid
-from vtop.app.widgets.map.looks import Looks
-from vtop.app.widgets.map.pools import DEVICE, DevicePool, Index, Ints
-from vtop.app.widgets.map.tiles import tile_line
+from vtop.app.widgets.map.looks import Looks, tile_line
+from vtop.app.widgets.map.pools import DEVICE, HOST, DevicePool, Index, Ints
 from vtop.app.widgets.map.words import Present, cell_text, heading_pieces, legend_groups, to_content
 from vtop.app.widgets.panel import Panel
 from vtop.app.widgets.rows import Row, heading, join_fitting
@@ -300,3 +299,25 @@ class BlockMap(Panel, can_focus=True):
         if block == self._hovered:
             self.redraw()
         self._point(block)
+
+
+class HostMap(BlockMap):
+    """A BlockMap of the host pool. A selected block is one of the device, so only the cursor marks one here."""
+
+    POOL: ClassVar[DevicePool] = HOST
+    LEGEND_FROM: ClassVar[int] = 4
+
+    class Hovered(BlockMap.Hovered):
+        """The mouse or the cursor points at a host block, or at none."""
+
+    class Picked(BlockMap.Picked):
+        """A host block was clicked, or Enter pressed on it."""
+
+    @staticmethod
+    def has_content(view: View) -> bool:
+        """A block of the host pool was used at some time; until then there is nothing to show."""
+        state = view.state
+        return state is not None and len(state.host_owner) > 0 and state.totals.swapped_out_blocks > 0
+
+    def selected_block(self, view: View) -> int | None:
+        return None

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from vtop.app.commands.headless import drive
-from vtop.app.commands.work import Work
+from vtop.app.commands.run import Work
 from vtop.app.live.burst import Lengths
 from vtop.app.options import AppConfig
 from vtop_support.stub_engine import StubEngine

@@ -18,7 +18,7 @@ import pytest
 from vtop.app import files
 from vtop.app.cli import main
 from vtop.app.commands.headless import drive
-from vtop.app.commands.work import Work
+from vtop.app.commands.run import Work
 from vtop.app.options import AppConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.events import Frame, Meta, Note, journal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vtop.app.live.service import Service
+from vtop.app.screens.dialogs import option_form
 from vtop.app.screens.form import FormScreen
-from vtop.app.screens.option_form import option_form
 from vtop.engine import commands as cmd
 from vtop.engine.sched.live import LIVE_OPTIONS
 from vtop_support.app_driver import running_app, screen_lines, screen_text, settle, until

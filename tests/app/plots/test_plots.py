@@ -14,9 +14,9 @@ import pytest
 from vtop.app import plots
 from vtop.app.commands.sim import work as sim_work
 from vtop.app.commands.sim.arguments import SimArguments
-from vtop.app.plots.backlog import both, drifts, waiting_times
-from vtop.app.plots.knee import knees
+from vtop.app.plots.latency import knees
 from vtop.app.plots.pareto import Place, front
+from vtop.app.plots.service import both, drifts, waiting_times
 from vtop.app.plots.style import drawing
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue

@@ -10,13 +10,11 @@ import pytest
 from textual.widgets import OptionList
 
 from vtop.app.live.engine import LiveFeed
+from vtop.app.live.playing import Look, Playing, differences, differences_text, options_to_set
 from vtop.app.main import VtopApp
-from vtop.app.screens.expects import differences, to_set, told
 from vtop.app.screens.form import FormScreen
-from vtop.app.screens.load_picker import BURST, FILE, MARK, LoadPicker
-from vtop.app.screens.look_bar import Look, LookBar
-from vtop.app.screens.playing import Playing
-from vtop.app.screens.scenario_form import ScenarioForm
+from vtop.app.screens.loader import BURST, FILE, MARK, LoadPicker, ScenarioForm
+from vtop.app.screens.look_bar import LookBar
 from vtop.engine import commands as cmd
 from vtop.engine.config import EngineConfig
 from vtop.engine.scenarios.scenario import find_scenario, gallery
@@ -126,14 +124,14 @@ def test_differences_are_told_and_set() -> None:
     config = EngineConfig(num_gpu_blocks_override=300)
     state = build(Simulation(Workload("none", ()), config, card)).watch()
     found = differences(thrash.config(thrash.variants[0]), state)
-    text = told(found)
+    text = differences_text(found)
     assert "blocks 128 (here 300)" in text and "admission first-chunk (here reserve-full-prompt)" in text
     assert "cannot be set while it runs: " in text and "preset vllm-v1 (here sensible)" in text
-    blocks, options = to_set(found)
+    blocks, options = options_to_set(found)
     names = {option.name: option.value for option in options}
     assert blocks == 128 and names["admission"] == "first-chunk" and names["max_num_batched_tokens"] == 256
     assert "preset" not in names and "enable_prefix_caching" not in names
-    assert "blocks" not in told(found, setting=True)
+    assert "blocks" not in differences_text(found, setting=True)
     assert differences(config, state) == []
 
 

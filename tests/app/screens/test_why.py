@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vtop.app.screens.why import WhyScreen
+from vtop.app.screens.request import WhyScreen
 from vtop_support.app_driver import running_app, screen_text, settle
 from vtop_support.stub_feed import StubFeed, swapping_feed
 

@@ -10,7 +10,8 @@ import pytest
 from vtop.app.terminal.glyphs import glyphs
 from vtop.app.terminal.safe_text import cells
 from vtop.app.widgets.event_log import EventLog
-from vtop.app.widgets.log_lines import Kind, decision, line_of, together, words
+from vtop.app.widgets.log_lines import Kind, decision, line_of, together
+from vtop.app.widgets.log_words import words
 from vtop.engine import events as ev
 
 OUT = ev.SwappedOut(

@@ -7,11 +7,10 @@ import random
 import pytest
 from textual.pilot import Pilot
 
+from vtop.app.live.playing import Look, Playing
 from vtop.app.main import VtopApp
 from vtop.app.options import AppConfig
 from vtop.app.screens.key_bar import KeyBar
-from vtop.app.screens.look_bar import Look
-from vtop.app.screens.playing import Playing
 from vtop.app.widgets.map.map import BlockMap
 from vtop.app.widgets.panel import Panel
 from vtop.engine.request import SamplingParams

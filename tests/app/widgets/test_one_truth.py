@@ -16,9 +16,14 @@ from textual.containers import Vertical
 from vtop.app.live.feed import Feed
 from vtop.app.live.pump import Pump
 from vtop.app.live.view import View
-from vtop.app.widgets import BlockMap, Charts, EventLog, HeaderBar, QueueTable, RequestDetail, StepStrip
-from vtop.app.widgets.map.host import HostMap
+from vtop.app.widgets.charts import Charts
+from vtop.app.widgets.event_log import EventLog
+from vtop.app.widgets.header_bar import HeaderBar
+from vtop.app.widgets.map.map import BlockMap, HostMap
 from vtop.app.widgets.panel import Panel
+from vtop.app.widgets.queue_table import QueueTable
+from vtop.app.widgets.request_detail import RequestDetail
+from vtop.app.widgets.step_strip import StepStrip
 from vtop.app.widgets.why_panel import WhyPanel
 from vtop.engine import events as ev
 from vtop.engine.state.fold import EngineState

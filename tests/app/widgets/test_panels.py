@@ -7,10 +7,12 @@ import time
 
 import pytest
 
-from vtop.app.live.view import History, View
-from vtop.app.terminal.area_chart import area, largest, latest, round_top
-from vtop.app.widgets import Charts, HeaderBar, RequestDetail, StepStrip
+from vtop.app.live.view import History, View, latest
+from vtop.app.widgets.charts import Charts, area, largest, round_top
+from vtop.app.widgets.header_bar import HeaderBar
 from vtop.app.widgets.panel import Panel
+from vtop.app.widgets.request_detail import RequestDetail
+from vtop.app.widgets.step_strip import StepStrip
 from vtop.engine import events as ev
 from vtop_support.widget_frames import Frames
 from vtop_support.widget_harness import assert_exact, lines_of, mounted

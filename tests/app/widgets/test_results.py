@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vtop.app.live.view import View
 from vtop.app.widgets.event_log import EventLog
-from vtop.app.widgets.log_lines import words
+from vtop.app.widgets.log_words import words
 from vtop.app.widgets.request_detail import RequestDetail
 from vtop.engine import events as ev
 from vtop_support.widget_frames import Frames

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from vtop.app.commands.headless import drive
-from vtop.app.commands.work import Work
+from vtop.app.commands.run import Work
 from vtop.app.live.history import HistoryWriter
 from vtop.app.live.view import History, View
 from vtop.app.options import AppConfig
-from vtop.app.widgets import HeaderBar
+from vtop.app.widgets.header_bar import HeaderBar
 from vtop.engine.clock import ManualClock
 from vtop.engine.executor import StepOutput, StepPlan
 from vtop.engine.request import SamplingParams

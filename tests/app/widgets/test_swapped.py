@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vtop.app.live.view import View
-from vtop.app.widgets.map.host import HostMap
+from vtop.app.widgets.map.map import HostMap
 from vtop.app.widgets.queue_order import QueueOrder
 from vtop.engine.audit import AuditError
 from vtop.engine.request import RequestStatus

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from vtop.app.live.view import View
-from vtop.app.widgets import RequestDetail
 from vtop.app.widgets.charts import Charts
 from vtop.app.widgets.queue_order import QueueKind
 from vtop.app.widgets.queue_table import QueueTable
+from vtop.app.widgets.request_detail import RequestDetail
 from vtop.app.widgets.urgency import Slack, aging_of, slack_of, slack_text
 from vtop.engine import events as ev
 from vtop_support.stub_feed import StubFeed, swapping_feed

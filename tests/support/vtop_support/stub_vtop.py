@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vtop.app.__main__ import fill_descriptors
 from vtop.app.commands.headless import drive
-from vtop.app.commands.work import Work
+from vtop.app.commands.run import Work
 from vtop.app.live.burst import Lengths
 from vtop.app.live.engine import LiveFeed
 from vtop.app.live.inject import Burst, Injector

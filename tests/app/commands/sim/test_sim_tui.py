@@ -16,8 +16,8 @@ from textual.pilot import Pilot
 from vtop.app.cli import main
 from vtop.app.commands.sim.play import make_engine
 from vtop.app.live.engine import LiveFeed
+from vtop.app.live.playing import Playing
 from vtop.app.main import VtopApp
-from vtop.app.screens.playing import Playing
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
@@ -275,9 +275,7 @@ def test_a_mistake_in_ones_own_file_names_file_and_key(tmp_path: Path, capsys: p
 
 
 def test_a_simulation_imports_no_torch() -> None:
-    code = (
-        "import sys, vtop.app.commands.sim.play, vtop.app.commands.sim.play_command, vtop.app.run_app, vtop.app.main; "
-    )
+    code = "import sys, vtop.app.commands.sim.play, vtop.app.commands.sim.play, vtop.app.run_app, vtop.app.main; "
     code += "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 

@@ -6,8 +6,7 @@ import pytest
 
 from vtop.app.live.view import COLOURINGS, View
 from vtop.app.terminal.glyphs import glyphs
-from vtop.app.widgets.map.host import HostMap
-from vtop.app.widgets.map.map import BlockMap
+from vtop.app.widgets.map.map import BlockMap, HostMap
 from vtop.app.widgets.map.pools import MARKED_SECONDS, MARKED_STEPS
 from vtop.engine import events as ev
 from vtop_support.widget_frames import Frames

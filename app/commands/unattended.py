@@ -1,4 +1,4 @@
-"""Signals that end a run without a screen, as an exception: what was started is cleaned up, and nothing is traced."""
+"""Runs without a screen: signals end them as an exception, and a call that hangs is told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from vtop.app.terminal.printing import tell
+
+LOOK_EVERY = 0.5  # seconds
 
 
 class Ended(BaseException):
@@ -36,3 +40,23 @@ def ended_by_signals() -> Iterator[None]:
 
 def _end(number: int, _frame: object) -> None:
     raise Ended(number)
+
+
+@contextmanager
+def report_stuck_calls(way_out: str = "Ctrl-C ends it") -> Iterator[None]:
+    """Say on stderr, once, when a user's policy that this thread asks does not return, and the way out."""
+    from vtop.engine.policies.user_calls import stuck_call  # the command line imports Ended, and waits for no policies
+
+    done, thread = threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        while not done.wait(LOOK_EVERY):
+            if stuck := stuck_call(thread):
+                tell(f"vtop: {stuck}; {way_out}")
+                return
+
+    threading.Thread(target=watch, name="vtop-stuck", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

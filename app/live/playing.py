@@ -1,4 +1,4 @@
-"""In what an engine that runs differs from what a scenario expects, and what of it can be set while it runs."""
+"""What the app is told about the run it shows, beside the Frames; and in what the engine differs from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 from vtop.app.options import options
 from vtop.engine.commands import SetOption
 from vtop.engine.config import EngineConfig
+from vtop.engine.load_workload import PER_SECOND, SECONDS
 from vtop.engine.presets.base import LIVE
 from vtop.engine.sched.live import LIVE_OPTIONS
 from vtop.engine.state.fold import EngineState
 
-MACHINE = frozenset(
+_STRETCHED = frozenset((*SECONDS, *PER_SECOND))
+_MACHINE = frozenset(
     {
         "model", "device", "dtype", "seed", "cpu_threads", "attention_backend", "gpu_memory_utilization",
         "kv_cache_memory", "swap_space", "max_model_len", "num_gpu_blocks_override", "num_host_blocks_override",
@@ -21,6 +23,32 @@ MACHINE = frozenset(
     }
 )  # fmt: skip
 """Options that say where the engine runs, or that are compared by what became of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A scenario's name with its variant, its title, and what it says to look at. All of it may be anybody's text."""
+
+    name: str
+    title: str
+    text: str
+    expects: EngineConfig | None = None  # its options; the engine may have others
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """`look`: the scenario that is played. `time_scale`: virtual seconds per real one at most (0: no bound) in a
+    simulation, None for a real engine."""
+
+    look: Look | None = None
+    time_scale: float | None = None
+
+    @property
+    def clock(self) -> str:
+        """What kind of time the header shows; empty for a real engine."""
+        if self.time_scale is None:
+            return ""
+        return f"virtual \u00d7{self.time_scale:g}" if self.time_scale else "virtual \u00d7max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +74,15 @@ def differences(expected: EngineConfig, state: EngineState) -> list[Difference]:
     if expected.num_host_blocks_override is not None:
         found.append(Difference("host blocks", len(state.host_ref_count), expected.num_host_blocks_override, False))
     for name, option in options().items():
-        if option.section == "engine" and name not in MACHINE and name in now:
+        if option.section == "engine" and name not in _MACHINE and name in now:
             found.append(Difference(name, now[name], getattr(expected, name), name in settable))
     return [difference for difference in found if difference.here != difference.expected]
 
 
-def told(found: list[Difference], *, setting: bool = False) -> str:
+def differences_text(found: list[Difference], *, setting: bool = False) -> str:
     """The differences in a sentence; with `setting`, only those that stay."""
-    live = [] if setting else [words(d) for d in found if d.live]
-    fixed = [words(d) for d in found if not d.live]
+    live = [] if setting else [difference_text(d) for d in found if d.live]
+    fixed = [difference_text(d) for d in found if not d.live]
     parts = []
     if live:
         parts.append(f"expects {', '.join(live)}")
@@ -63,7 +91,7 @@ def told(found: list[Difference], *, setting: bool = False) -> str:
     return "; ".join(parts)
 
 
-def words(difference: Difference) -> str:
+def difference_text(difference: Difference) -> str:
     """`admission first-chunk (here reserve-full-prompt)`."""
     return f"{difference.name} {_shown(difference.expected)} (here {_shown(difference.here)})"
 
@@ -74,8 +102,18 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
 
 
-def to_set(found: list[Difference]) -> tuple[int | None, tuple[SetOption, ...]]:
+def options_to_set(found: list[Difference]) -> tuple[int | None, tuple[SetOption, ...]]:
     """(blocks of the pool or None, options) that make the engine as expected, as far as it can be."""
     blocks = next((d.expected for d in found if d.name == "blocks"), None)
     named: Mapping[str, Any] = {d.name: d.expected for d in found if d.live and d.name != "blocks"}
     return blocks, tuple(SetOption(name, value) for name, value in named.items())
+
+
+def unlike(look: Look, state: EngineState | None, virtual: bool) -> str:
+    """In what the engine is not, now, as the scenario expects; empty when in nothing. Not cleaned."""
+    if look.expects is None or state is None:
+        return ""
+    found = differences(look.expects, state)
+    if not virtual:  # times were stretched with those of the jobs
+        found = [d for d in found if d.name not in _STRETCHED or d.here is None or d.expected is None]
+    return f"differs: {', '.join(map(difference_text, found))}" if found else ""

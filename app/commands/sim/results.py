@@ -1,18 +1,27 @@
-"""The tables of `vtop sim`: one row per policy and rate."""
+"""What `vtop sim` found: tables for people, JSON and CSV for programs."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vtop.app.files import write_file
 from vtop.app.terminal.printing import CleanConsole, tell
 from vtop.app.terminal.safe_text import cells, clean
-from vtop.engine.sim.compare import Case, Outcome, Row
+from vtop.engine.config import EngineConfig
+from vtop.engine.sim.compare import Case, Outcome, Row, rows
+from vtop.engine.version import VERSION
 
 Format = Callable[[float], str]
 Column = tuple[str, str, Format]
@@ -86,9 +95,9 @@ def tell_troubles(outcomes: Sequence[Outcome], what: str = "policy") -> int:
     for outcome in outcomes:
         rate = "" if outcome.rate is None else f", rate {outcome.rate:g}"
         where = f"{what} {outcome.policy}{rate}, seed {outcome.seed}"
-        told = [note.text for note in outcome.notes]
-        told += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
-        for text in told:
+        texts = [note.text for note in outcome.notes]
+        texts += [f"{r.count:,} refused ({code}), as in: {r.example}" for code, r in outcome.refusals.items()]
+        for text in texts:
             tell(f"vtop: {where}: {text}")
     return int(any(outcome.failed for outcome in outcomes))
 
@@ -144,3 +153,65 @@ def _cell(row: Row, key: str, form: Format) -> str:
     if math.isnan(value):
         return "-"
     return form(value) if math.isnan(half) else f"{form(value)} ±{form(half)}"
+
+
+def as_json(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
+    """One object: what ran, every run, and the means over seeds. A number that is not there is null.
+
+    `config` of a run holds every option of the engine as that run had it; the one at the top those that all runs share.
+    """
+    card = cases[0].simulation.card
+    configs = [case.simulation.config for case in cases]
+    data: dict[str, Any] = {
+        "version": VERSION,
+        "card": card.name,
+        "model": card.shape.name,
+        "config": shared_options(configs),
+        "runs": [
+            {"policy": o.policy, "rate": o.rate, "seed": o.seed, "wall_seconds": o.wall, **run_json(o, config)}
+            for o, config in zip(outcomes, configs, strict=True)
+        ],
+        "rows": [
+            {
+                "policy": row.policy,
+                "rate": row.rate,
+                "seeds": row.seeds,
+                "mean": _clean(row.mean),
+                "half_width": _clean(row.half_width),
+            }
+            for row in rows(outcomes)
+        ],
+    }
+    return json.dumps(data, default=str, allow_nan=False)
+
+
+def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """One line per run. Raises BadValue."""
+    names = list(outcomes[0].measures)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["policy", "rate", "seed", *names])
+    for o in outcomes:
+        values = ["" if math.isnan(v) else f"{v:.9g}" for v in o.measures.values()]
+        writer.writerow([o.policy, "" if o.rate is None else f"{o.rate:g}", o.seed, *values])
+    write_file("--csv", path, text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def shared_options(configs: Sequence[EngineConfig]) -> dict[str, Any]:
+    """The options of the engine that have one value in all of `configs`, which are not empty."""
+    first, *others = map(asdict, configs)
+    return {name: value for name, value in first.items() if all(other[name] == value for other in others)}
+
+
+def run_json(outcome: Outcome, config: EngineConfig) -> dict[str, Any]:
+    """The options of a run, what was told of it, and its measures."""
+    return {
+        "config": asdict(config),
+        "notes": [{"level": note.level, "text": note.text} for note in outcome.notes],
+        "refusals": {code: asdict(refusals) for code, refusals in outcome.refusals.items()},
+        **_clean(outcome.measures),
+    }
+
+
+def _clean(measures: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in measures.items()}
