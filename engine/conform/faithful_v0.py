@@ -238,7 +238,7 @@ class _FaithfulPasses(V0Scheduler):
 
 
 class FaithfulV0(_FaithfulPasses):
-    """Without chunking: a victim of the priority pass that is swapped out gets lost, and stops the engine later (22)."""
+    """Without chunking: a victim of the priority pass that is swapped out is lost, and stops the engine later (22)."""
 
     def __init__(
         self,
