@@ -77,6 +77,10 @@ class ModelRefused(VtopError):
         super().__init__(f"model {model!r} cannot be served: {reason}")
 
 
+class SchedulerStopped(RuntimeError):
+    """A scheduler cannot go on, whichever request it looks at: no request is at fault, so none is ended for it."""
+
+
 class Deadlock(VtopError):
     """Requests wait, and nothing that changes that will ever happen. A bug of the scheduler, not of a request."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vtop.engine.config import EngineConfig
+from vtop.engine.errors import SchedulerStopped
 
 Preemption = Literal["auto", "recompute", "swap"]
 
@@ -54,7 +55,7 @@ def preset_options(config: EngineConfig, num_blocks: int, max_model_len: int) ->
     )
 
 
-class PresetStopped(RuntimeError):
+class PresetStopped(SchedulerStopped):
     """The original engine stops here with an exception. `kind` names it; raised by faithful presets only."""
 
     def __init__(self, kind: str, text: str) -> None:

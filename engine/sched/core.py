@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.errors import error_line
+from vtop.engine.errors import SchedulerStopped, error_line
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.policies.queues import RunningList, WaitingQueue
-from vtop.engine.presets.options import PresetStopped
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.sched import beam_steps, queue_bounds
 from vtop.engine.sched import live as live_options
@@ -370,8 +369,8 @@ class SchedulerCore(SchedulerState):
         """
         step, at = self.deciding, self.concerns
         self.concerns = self.deciding = None
-        if isinstance(error, PresetStopped):
-            at = None  # the original stops here, whoever it is
+        if isinstance(error, SchedulerStopped):
+            at = None
         if step is not None:
             self._undo(step, at)
         failed = [r for r in alive if not any(r in queue for queue in self._queues)]
