@@ -61,14 +61,6 @@ class BlockManager:
         waits = not seq.blocks and not seq.host_blocks and seq is not seq.request.computing[0]
         return self.missing(seq, tokens) - (seq.prompt_len // self.block_size if waits else 0)
 
-    def ever_fits(self, tokens: int) -> bool:
-        """Whether `tokens` slots fit in the whole pool."""
-        return self.blocks_for(tokens) <= self.pool.total
-
-    def fill_of_last_block(self, tokens: int) -> int:
-        """Tokens in the last block of a table that holds `tokens`; 0 for an empty table."""
-        return (tokens - 1) % self.block_size + 1 if tokens else 0
-
     def holds_beyond(self, request: Request, num_blocks: int) -> bool:
         """Whether the request holds a block that a pool of `num_blocks` would not have."""
         return any(block >= num_blocks for seq in request.sequences for block in seq.blocks)

@@ -29,8 +29,7 @@ class FrontPool(BlockPool):
     def _to_front(self, blocks: Iterable[int]) -> None:
         for block in blocks:
             if block in self._free:
-                self._free.remove(block)
-                self._free.push_front(block)
+                self._free.move_to_end(block, last=False)
 
 
 class StackPool(FrontPool):
@@ -61,8 +60,7 @@ class StackPool(FrontPool):
         if count > self.free:
             oldest = heapq.nsmallest(count - self.free, self._cached, key=self._eviction_key)
             for block in reversed(oldest):
-                self._cached.remove(block)
-                self._cached.push_front(block)
+                self._cached.move_to_end(block, last=False)
         taken = super().allocate(count)
         for block in taken:
             self._used_at.pop(block, None)

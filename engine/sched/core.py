@@ -159,14 +159,6 @@ class SchedulerCore(SchedulerState):
         if name in ("batching", "max_num_batched_tokens"):
             self.token_budget = self.config.token_budget(self._max_model_len)
 
-    def set_policy(self, spec: str) -> None:
-        """Order everybody by another policy, or by the same one loaded again. Raises BadValue: the old one stays."""
-        self.set_option("scheduling_policy", spec)
-
-    def set_victim(self, name: str) -> None:
-        """Choose victims by another rule. Raises BadValue."""
-        self.set_option("victim", name)
-
     def set_priority(self, request: Request, priority: int) -> None:
         """Give an alive request another priority. Raises BadValue."""
         live_options.set_priority(self, request, priority)
