@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from vtop.app.terminal.printing import tell
-from vtop.engine.policies.user_calls import stuck_call
+from vtop.engine.policies.user import stuck_call
 
 LOOK_EVERY = 0.5  # seconds
 

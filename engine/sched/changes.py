@@ -55,7 +55,6 @@ class SchedulerState:
         self._deadlines: list[tuple[float, int, Request]] = []
         self._events: list[ev.AnyEvent] = []
         self._admissions = 0
-        self._prefill_streak = 0
         self._told_wait: tuple[str, ev.WaitReason] | None = None
         self._told_skipped: set[Request] = set()
         self._told_host_full = False
@@ -118,7 +117,7 @@ class SchedulerState:
     def _preempt(
         self,
         victim: Request,
-        needy: Request,
+        beneficiary: Request,
         cause: ev.PreemptCause,
         step: StepPass | None,
         choice: Choice | None = None,
@@ -126,9 +125,9 @@ class SchedulerState:
     ) -> None:
         """From running to waiting; what it computed is thrown away. `pool_after`: for a pool that shrinks to that."""
         pool = self.blocks.pool
-        used_before, for_key = pool.used, needy.key
+        used_before, for_key = pool.used, beneficiary.key
         lost = self._tokens_lost(victim)
-        rule, rank, for_rank = self._chosen_by(victim, needy) if pool_after is None else ("", (), ())
+        rule, rank, for_rank = self._chosen_by(victim, beneficiary) if pool_after is None else ("", (), ())
         self._leave_running(victim, step)
         for seq in victim.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
@@ -139,7 +138,7 @@ class SchedulerState:
         self._events.append(
             ev.Preempted(
                 id=victim.request_id,
-                for_id=needy.request_id,
+                for_id=beneficiary.request_id,
                 cause=cause,
                 mode="recompute",
                 rule=rule,
@@ -163,9 +162,9 @@ class SchedulerState:
     def _tokens_lost(self, victim: Request) -> int:
         return tokens_lost(victim)
 
-    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
+    def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
         """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
-        return self.victim_rule.name, self.policy.rank(victim), self.policy.rank(needy)
+        return self.victim_rule.name, self.policy.rank(victim), self.policy.rank(beneficiary)
 
     def _leave_running(self, victim: Request, step: StepPass | None) -> None:
         if step is not None:
@@ -206,11 +205,11 @@ class SchedulerState:
         return resumed
 
     def _swap_out(
-        self, step: StepPass, victim: Request, needy: Request, cause: ev.PreemptCause, choice: Choice
+        self, step: StepPass, victim: Request, beneficiary: Request, cause: ev.PreemptCause, choice: Choice
     ) -> None:
         """From running to swapped; what it computed moves to the host pool."""
         pool = self.blocks.pool
-        used_before, for_key = pool.used, needy.key
+        used_before, for_key = pool.used, beneficiary.key
         self._leave_running(victim, step)
         victim.status = RequestStatus.SWAPPED
         victim.key = self._key_of_victim(victim, self.policy.key)
@@ -221,7 +220,7 @@ class SchedulerState:
         self._events.append(
             ev.SwappedOut(
                 id=victim.request_id,
-                for_id=needy.request_id,
+                for_id=beneficiary.request_id,
                 cause=cause,
                 rule=self.victim_rule.name,
                 key=victim.key,

@@ -15,7 +15,7 @@ from vtop.engine.errors import error_line
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.sched import beam_steps, queue_bounds
+from vtop.engine.sched import admission, beam_steps
 from vtop.engine.sched import live as live_options
 from vtop.engine.sched.changes import SchedulerState
 from vtop.engine.sched.output import Accepted
@@ -36,12 +36,12 @@ class SchedulerCore(SchedulerState):
         self.policy.on_arrival(request, self.now)
         try:
             request.key = self.policy.key(request)
-            turned_away = queue_bounds.check_queue(self, request)
+            turned_away = admission.check_queue(self, request)
         except Exception:
             self.policy.on_finish(request)
             raise
         if turned_away is not None:
-            queue_bounds.turn_away(self, turned_away, request)
+            admission.turn_away(self, turned_away, request)
         self.waiting.push(request)
         for at in {request.deadline, request.expires}:
             if at is not None:

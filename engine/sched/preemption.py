@@ -19,8 +19,8 @@ class VictimRule(Protocol):
 
     name: str
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
-        """One of `running` (never empty, in policy order). When that is `needy` itself, it gives way."""
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
+        """One of `running` (never empty, in policy order). When that is `beneficiary` itself, it gives way."""
         ...
 
 
@@ -32,7 +32,7 @@ class LeastImportant:
     def __init__(self, rank: Callable[[Request], tuple[float, ...]]) -> None:
         self._rank = rank
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return max(running, key=self._rank)
 
 
@@ -41,7 +41,7 @@ class Latest:
 
     name = "latest"
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return max(running, key=lambda request: request.admitted_serial)
 
 
@@ -50,7 +50,7 @@ class LeastComputed:
 
     name = "least-computed"
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return min(running, key=lambda r: (tokens_lost(r), -r.admitted_serial))
 
 
@@ -59,12 +59,12 @@ class MostBlocks:
 
     name = "most-blocks"
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return max(running, key=lambda r: (r.num_blocks, r.admitted_serial))
 
 
 def choose_victims(
-    rule: VictimRule, candidates: Sequence[Request], needy: Request, enough: Callable[[list[Request]], bool]
+    rule: VictimRule, candidates: Sequence[Request], beneficiary: Request, enough: Callable[[list[Request]], bool]
 ) -> list[Request]:
     """Victims by the rule, one after the other, until they are enough; none when not even all would be.
 
@@ -74,7 +74,7 @@ def choose_victims(
     if not left or not enough(left):
         return []
     while not enough(chosen):
-        victim = rule.choose(left, needy)
+        victim = rule.choose(left, beneficiary)
         left.remove(victim)
         chosen.append(victim)
     for victim in chosen[:-1]:

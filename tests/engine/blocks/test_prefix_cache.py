@@ -161,9 +161,8 @@ def test_a_hit_that_does_not_fit_holds_nothing() -> None:
     before = [pool.ref_count(b) for b in range(7)], hand_out_order(pool)
     scheduler = engine.engine._scheduler
     for _ in range(100):
-        room = scheduler._room(StepPass(0.0, 64))
-        reason = scheduler._offer(engine.engine._requests["new"], room)
-        assert reason.need == 6
+        reason = scheduler.admission.of_waiting(StepPass(0.0, 64), engine.engine._requests["new"])
+        assert isinstance(reason, ev.NeedsBlocks) and reason.need == 6
     assert before == ([pool.ref_count(b) for b in range(7)], hand_out_order(pool))
     engine.step()
     [wait] = engine.events(ev.Waits, "new")
