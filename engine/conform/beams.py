@@ -76,7 +76,7 @@ class Beams:
             by_parent.setdefault(candidate.parent, []).append(candidate)
         for parent in old:
             if parent not in by_parent:
-                _drop(scheduler, parent)
+                scheduler.drop_beam(parent)
         free = [seq for seq in self.request.sequences if seq not in by_parent]
         place: dict[int, Sequence] = {}
         for parent, candidates in by_parent.items():
@@ -85,7 +85,7 @@ class Beams:
                 if candidate is here:
                     continue
                 child = free.pop(0)
-                _fork(scheduler, parent, child)
+                scheduler.fork_beam(parent, child)
                 place[id(candidate)] = child
             place[id(here)] = parent
         for candidate in kept:
@@ -101,14 +101,3 @@ class Beams:
         ids = [self.request.request_id] * len(order)
         tokens = [seq.token_ids[-1] for seq in order]
         scheduler.note(ev.Tokens(ids, tokens, [""] * len(order), [seq.index for seq in order]))
-
-
-def _fork(scheduler: PresetScheduler, parent: Sequence, child: Sequence) -> None:
-    child.token_ids[:] = parent.token_ids
-    blocks = scheduler.blocks.fork(parent, child)
-    scheduler.note(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-
-
-def _drop(scheduler: PresetScheduler, seq: Sequence) -> None:
-    blocks = scheduler.blocks.free(seq)
-    scheduler.note(ev.BlocksFreed(seq.request.request_id, blocks, seq.index))

@@ -10,13 +10,12 @@ from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.executor import Chunk, StepOutput, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.policies.queues import HeapQueue, RunningList
 from vtop.engine.request import Request, RequestStatus
 from vtop.engine.sched.core import SchedulerCore
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.step import Given, StepPass
+from vtop.engine.sched.step import StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
 """Options that a preset's rules do not fix: these change while requests run."""
@@ -97,6 +96,10 @@ class PresetScheduler(SchedulerCore):
         number = float(request.number)
         return (number,) if last is None or number > last else (last + 1,)
 
+    def _swapped_key(self, victim: Request) -> Key:
+        """Behind everybody who is swapped out."""
+        return (max((r.key[0] for r in self.swapped.ordered()), default=-1.0) + 1,)
+
     def _rekey(self, request: Request, key: Key) -> None:
         if key != request.key:
             queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
@@ -150,9 +153,13 @@ class PresetScheduler(SchedulerCore):
         """Of several sequences each computes the prompt again by itself."""
         return sum(seq.num_computed for seq in victim.sequences)
 
-    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
-        """A preset has one rule, which compares no ranks."""
-        return "preset", (), ()
+    @property
+    def _rule_name(self) -> str:
+        return "preset"
+
+    def _ranks(self, victim: Request, beneficiary: Request) -> tuple[Key, Key]:
+        """A preset has one rule, which compares none."""
+        return (), ()
 
     def set_option(self, name: str, value: Any) -> None:
         """Presets fix what their rules read."""
@@ -165,24 +172,3 @@ class PresetScheduler(SchedulerCore):
         for request in self.running.snapshot():
             if request in step.chunks or not all(seq.blocks for seq in request.computing):
                 self._preempt(request, request, ev.PreemptCause.STEP_FAILED, step)
-
-    # --- the result of a step ----------------------------------------------------------------------------------------
-
-    def commit(self, plan: StepPlan, output: StepOutput) -> None:
-        """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
-        given = Given(self.capacity)
-        for index, (chunk, sampled) in enumerate(zip(plan.chunks, output.tokens, strict=True)):
-            if chunk.sequence.request.finished or chunk.sequence.request in given.failed:
-                continue  # ended while this step was in flight
-            try:
-                self._written(chunk)
-                if sampled is not None:
-                    forked = self._fork(chunk.sequence, chunk.forks, output.forked[index]) if chunk.forks else []
-                    self._accept(given, [*forked, (chunk.sequence, sampled)])
-            except Exception as error:
-                given.blame(chunk.sequence.request, error)
-        self._tell_tokens(given)
-        self._end(given)
-
-    def _written(self, chunk: Chunk) -> None:
-        chunk.sequence.num_computed = chunk.start + chunk.num_tokens

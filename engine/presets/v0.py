@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import deque
 
 from vtop.engine import events as ev
-from vtop.engine.executor import Chunk, StepPlan
+from vtop.engine.executor import SampledToken, StepPlan
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.presets.blocks import Fit, TableChange, V0Blocks
 from vtop.engine.presets.v0_step import V0Step, sequences_of
-from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.request import FinishReason, Request, Sequence
+from vtop.engine.sched.preemption import Choice
 
 
 class V0Scheduler(PresetScheduler):
@@ -145,7 +146,8 @@ class V0Scheduler(PresetScheduler):
     def _preempt_or_swap(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
         """Groups, and whoever is to be, are swapped out while the host pool has room; others recomputed (15-17)."""
         if self._is_swapped(victim) and self.blocks.can_swap_out(victim.computing):
-            self._swap_victim(step, victim, beneficiary)
+            choice = Choice(swap=True, why=ev.ModeWhy.MODE)
+            self._swap_out(step, victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK, choice)
         else:
             self._preempt(victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK, step)
 
@@ -168,7 +170,7 @@ class V0Scheduler(PresetScheduler):
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
-            self._swap_back(step, head, watermark)
+            self._swap_in(step, head, self.blocks.swap_in_need(head.computing), watermark)
             decodes = self.blocks.decodes(head.computing[0])
             (step.returned_decodes if decodes else step.returned_prefills).append(head)
             self._append(step, head)
@@ -183,46 +185,6 @@ class V0Scheduler(PresetScheduler):
 
     def _drop_swapped(self, head: Request) -> None:
         self.finish(head, FinishReason.CAPACITY, message=self._too_large(head))
-
-    def _swap_victim(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
-        pool, for_key = self.blocks.pool, beneficiary.key
-        used = pool.used
-        self._leave_running(victim, step)
-        step.swap_out += (pairs := self.blocks.swap_out(victim))
-        self._tell_evicted()
-        victim.status = RequestStatus.SWAPPED
-        last = max((r.key[0] for r in self.swapped.ordered()), default=-1.0)
-        victim.key = (last + 1,)
-        self.swapped.push(victim)
-        self._events.append(
-            ev.SwappedOut(
-                id=victim.request_id,
-                for_id=beneficiary.request_id,
-                cause=ev.PreemptCause.NO_FREE_BLOCK,
-                rule="preset",
-                key=victim.key,
-                for_key=for_key,
-                tables=[list(seq.host_blocks) for seq in _by_index(victim)],
-                pairs=pairs,
-                used_before=used,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-            )
-        )
-
-    def _swap_back(self, step: V0Step, request: Request, watermark: int) -> None:
-        need = self.blocks.swap_in_need(request.computing)
-        free, cached = self.blocks.pool.free, self.blocks.pool.cached
-        self.swapped.remove(request)
-        step.swap_in += (pairs := self.blocks.swap_in(request))
-        self._tell_evicted()
-        request.status = RequestStatus.RUNNING
-        request.key = self._running_key(request)
-        self.running.add(request)
-        self._told_wait = None
-        tables = [list(seq.blocks) for seq in _by_index(request)]
-        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
 
     # --- what a request wants, and what it lacks ---------------------------------------------------------------------
 
@@ -289,16 +251,19 @@ class V0Scheduler(PresetScheduler):
         if change.hashed:
             self._events.append(ev.Cached(name, change.hashed, seq.index))
 
-    def _written(self, chunk: Chunk) -> None:
-        super()._written(chunk)
-        if self.blocks.prefix_caching:
-            self.blocks.written(chunk.sequence)
+    # --- the result of a step ----------------------------------------------------------------------------------------
+
+    def _fork(
+        self, parent: Sequence, sampled: SampledToken, children: list[Sequence], tokens: list[SampledToken]
+    ) -> list[tuple[Sequence, SampledToken]]:
+        """The parent goes on as the last child (23)."""
+        first, *others = super()._fork(parent, sampled, children, tokens)
+        return [*others, first]
+
+    def _index_written(self, seq: Sequence) -> None:
+        """Content is indexed when a table gets it; from now on it counts as computed (26)."""
+        self.blocks.written(seq)
 
 
 def _urgency(request: Request) -> tuple[float, float]:
     return request.priority, request.arrival
-
-
-def _by_index(request: Request) -> list[Sequence]:
-    """The sequences as events number them; beams stand in another order."""
-    return sorted(request.sequences, key=lambda seq: seq.index)

@@ -128,14 +128,14 @@ class V1Scheduler(PresetScheduler):
     def _preempt(
         self,
         victim: Request,
-        needy: Request,
+        beneficiary: Request,
         cause: ev.PreemptCause,
         step: StepPass | None,
         choice: Choice | None = None,
         pool_after: int | None = None,
     ) -> None:
         self._forget_unwritten(victim.sequences[0])
-        super()._preempt(victim, needy, cause, step, choice, pool_after)
+        super()._preempt(victim, beneficiary, cause, step, choice, pool_after)
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         for chunk in plan.chunks:

@@ -127,7 +127,8 @@ class SchedulerState:
         pool = self.blocks.pool
         used_before, for_key = pool.used, beneficiary.key
         lost = self._tokens_lost(victim)
-        rule, rank, for_rank = self._chosen_by(victim, beneficiary) if pool_after is None else ("", (), ())
+        chosen = pool_after is None  # by a rule
+        rank, for_rank = self._ranks(victim, beneficiary) if chosen else ((), ())
         self._leave_running(victim, step)
         for seq in victim.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
@@ -141,7 +142,7 @@ class SchedulerState:
                 for_id=beneficiary.request_id,
                 cause=cause,
                 mode="recompute",
-                rule=rule,
+                rule=self._rule_name if chosen else "",
                 key=victim.key,
                 for_key=for_key,
                 blocks_freed=used_before - pool.used,
@@ -162,9 +163,14 @@ class SchedulerState:
     def _tokens_lost(self, victim: Request) -> int:
         return tokens_lost(victim)
 
-    def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
-        """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
-        return self.victim_rule.name, self.policy.rank(victim), self.policy.rank(beneficiary)
+    @property
+    def _rule_name(self) -> str:
+        """To tell: the rule that chooses victims."""
+        return self.victim_rule.name
+
+    def _ranks(self, victim: Request, beneficiary: Request) -> tuple[Key, Key]:
+        """To tell: what the rule may have compared."""
+        return self.policy.rank(victim), self.policy.rank(beneficiary)
 
     def _leave_running(self, victim: Request, step: StepPass | None) -> None:
         if step is not None:
@@ -212,8 +218,9 @@ class SchedulerState:
         used_before, for_key = pool.used, beneficiary.key
         self._leave_running(victim, step)
         victim.status = RequestStatus.SWAPPED
-        victim.key = self._key_of_victim(victim, self.policy.key)
+        victim.key = self._key_of_victim(victim, self._swapped_key)
         pairs = self.blocks.swap_out(victim)
+        self._tell_evicted()
         step.swap_out += pairs
         self._told_host_full = False
         self.swapped.push(victim)
@@ -222,10 +229,10 @@ class SchedulerState:
                 id=victim.request_id,
                 for_id=beneficiary.request_id,
                 cause=cause,
-                rule=self.victim_rule.name,
+                rule=self._rule_name,
                 key=victim.key,
                 for_key=for_key,
-                tables=[list(seq.host_blocks) for seq in victim.sequences],
+                tables=[list(seq.host_blocks) for seq in _by_index(victim)],
                 pairs=pairs,
                 used_before=used_before,
                 used_after=pool.used,
@@ -236,6 +243,10 @@ class SchedulerState:
                 recompute_seconds=choice.recompute_seconds,
             )
         )
+
+    def _swapped_key(self, victim: Request) -> Key:
+        """Its key in `swapped`."""
+        return self.policy.key(victim)
 
     def _lose_swapped(self, request: Request) -> None:
         """From swapped to waiting: what it has in the host pool cannot be used."""
@@ -259,14 +270,17 @@ class SchedulerState:
         step.swap_in += pairs
         step.returned.add(request)
         request.status = RequestStatus.RUNNING
-        request.admitted_serial = self._admissions
-        self._admissions += 1
         request.owed_token = True
+        request.key = self._running_key(request)
         self.running.add(request)
         self._told_wait = None
-        tables = [list(seq.blocks) for seq in request.sequences]
+        tables = [list(seq.blocks) for seq in _by_index(request)]
         self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
         self.policy.on_admit(request, step.now, 0)
+
+    def _running_key(self, request: Request) -> Key:
+        """Its key in `running`, when it comes from another queue."""
+        return request.key
 
     def _tell_host_full(self, choice: Choice) -> None:
         """Once, until there is room again."""
@@ -369,3 +383,8 @@ class SchedulerState:
             f"{seq.num_tokens} tokens need {self.blocks.blocks_for(seq.num_tokens)} blocks of "
             f"{self.blocks.block_size}; the pool has {self.blocks.pool.total}"
         )
+
+
+def _by_index(request: Request) -> list[Sequence]:
+    """The sequences as events number them."""
+    return sorted(request.sequences, key=lambda seq: seq.index)

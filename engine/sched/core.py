@@ -188,14 +188,16 @@ class SchedulerCore(SchedulerState):
                     self._count_service(chunk, sampled is not None)
                 if sampled is None:
                     continue
-                forked = self._fork(seq, chunk.forks, output.forked[index]) if chunk.forks else []
+                tokens = [(seq, sampled)]
+                if chunk.forks:
+                    tokens = self._fork(seq, sampled, chunk.forks, output.forked[index])
                 request.owed_token = False
                 if request.beam is not None:
                     request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
                     if len(request.beam_found) == len(request.beam_order):
                         beams.append(request)
                     continue
-                self._accept(given, [(seq, sampled), *forked])
+                self._accept(given, tokens)
             except Exception as error:
                 given.blame(request, error)
         self._tell_tokens(given)
@@ -304,13 +306,13 @@ class SchedulerCore(SchedulerState):
         self.blocks.forget_sequence(seq)
 
     def _fork(
-        self, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
+        self, parent: Sequence, sampled: SampledToken, children: list[Sequence], tokens: list[SampledToken]
     ) -> list[tuple[Sequence, SampledToken]]:
         """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
         for child in children:
             blocks = self.blocks.fork(parent, child)
             self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-        return list(zip(children, tokens, strict=True))
+        return [(parent, sampled), *zip(children, tokens, strict=True)]
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.

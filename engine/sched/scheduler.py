@@ -189,6 +189,8 @@ class Scheduler(SchedulerCore):
             if not isinstance(verdict, Need):
                 self._tell_wait(step, head, verdict)
                 return
+            head.admitted_serial = self._admissions
+            self._admissions += 1
             self._swap_in(step, head, verdict.blocks, verdict.watermark)
             self.admission.promise(head)
             self._run_running(step, [head])
