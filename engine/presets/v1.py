@@ -7,7 +7,7 @@ from vtop.engine.blocks.manager import PrefixHit
 from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.presets.base import PresetScheduler
-from vtop.engine.request import Request, RequestStatus, Sequence
+from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.sched.preemption import Choice
 from vtop.engine.sched.step import StepPass
 
@@ -141,6 +141,10 @@ class V1Scheduler(PresetScheduler):
         for chunk in plan.chunks:
             self._forget_unwritten(chunk.sequence)
         return super().fail(plan, message)
+
+    def _leave(self, request: Request, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
+        self._forget_unwritten(request.sequences[0])  # of a request that failed by a fault of its own
+        super()._leave(request, reason, stop_reason, message)
 
     def _forget_unwritten(self, seq: Sequence) -> None:
         """Blocks can be hit from their scheduling on (10); those that are not going to be written can no longer."""

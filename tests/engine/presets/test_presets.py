@@ -12,6 +12,7 @@ from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.conform.run import run_cases
 from vtop.engine.errors import BadValue
+from vtop.engine.executor import SampledToken, StepOutput, StepPlan
 from vtop.engine.request import SamplingParams, new_request
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor, expected_output
@@ -211,6 +212,28 @@ def test_what_a_preset_does_not_have_is_refused(options: dict[str, Any]) -> None
 def test_a_budget_that_could_strand_a_request_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadValue, match="max_num_batched_tokens"):
         AuditedEngine(8, max_model_len=MODEL_LEN, **options)
+
+
+class OneFault(StubExecutor):
+    """The first step gives no token."""
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        output = super().execute(plan)
+        if self.calls == 1:
+            output.tokens = [SampledToken(0, fault="logits are not finite")]
+        return output
+
+
+@pytest.mark.parametrize("preset", ["sensible", "vllm-v0", "vllm-v1"])
+def test_what_a_request_without_usable_logits_computed_is_not_cached(preset: str) -> None:
+    engine = AuditedEngine(16, executor=OneFault(16, 4), preset=preset, enable_prefix_caching=True)
+    prompt = list(range(5, 14))
+    for name in "ab":
+        engine.add(name, prompt, 2)
+        engine.run()
+    assert engine.finish_reason("a") == "failed"
+    assert engine.output("b") == expected_output(prompt, 2)
+    assert [e.hit for e in engine.events(ev.PrefixLookup, "b")] == [0]
 
 
 def test_v1_has_one_sequence_per_request() -> None:
