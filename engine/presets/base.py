@@ -129,9 +129,13 @@ class PresetScheduler(SchedulerCore):
         """Of several sequences each computes the prompt again by itself."""
         return sum(seq.num_computed for seq in victim.sequences)
 
+    @property
+    def rule_name(self) -> str:
+        return "preset"
+
     def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
         """A preset has one rule, which compares no ranks."""
-        return "preset", (), ()
+        return self.rule_name, (), ()
 
     def set_option(self, name: str, value: Any) -> None:
         """Presets fix what their rules read."""

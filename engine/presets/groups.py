@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from vtop.engine.request import Request, Sequence
+from vtop.engine.request import Request
 
 
 def seats_of(request: Request) -> int:
     """Seats that a request takes: all of a group's until it forks, then those of its unfinished sequences."""
     return len(request.computing) if request.forked else len(request.sequences)
-
-
-def by_index(request: Request) -> list[Sequence]:
-    """The sequences as events number them; beams stand in another order."""
-    return sorted(request.sequences, key=lambda seq: seq.index)

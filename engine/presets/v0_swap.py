@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from vtop.engine import events as ev
 from vtop.engine.executor import Chunk
+from vtop.engine.order import Key
 from vtop.engine.presets.base import PresetScheduler
-from vtop.engine.presets.groups import by_index, seats_of
+from vtop.engine.presets.groups import seats_of
 from vtop.engine.presets.options import PresetStopped
 from vtop.engine.presets.v0_blocks import Room, TableChange, V0Blocks
-from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.request import FinishReason, Request, Sequence
 from vtop.engine.sched.step import StepPass
 
 
@@ -48,7 +49,7 @@ class V0Swapping(PresetScheduler):
             if mode == "swap" and not fits:
                 raise PresetStopped("host_pool_full", "the host pool has no room for a victim")
         if fits and (mode == "swap" or not single):
-            self._move_out(step, victim, needy)
+            self.swapping.out(step, victim, needy, ev.PreemptCause.NO_FREE_BLOCK)
         else:
             self._preempt(victim, needy, ev.PreemptCause.NO_FREE_BLOCK, step)
 
@@ -57,32 +58,12 @@ class V0Swapping(PresetScheduler):
             return "recompute" if seats_of(victim) == 1 else "swap"
         return self.options.preemption
 
-    def _move_out(self, step: V0Pass, victim: Request, needy: Request) -> None:
-        pool, for_key = self.blocks.pool, needy.key
-        used = pool.used
-        self._leave_running(victim, step)
-        step.swap_out += (pairs := self.blocks.swap_out(victim))
-        self._tell_evicted()
-        victim.status = RequestStatus.SWAPPED
-        last = max((r.key[0] for r in self.swapped.ordered()), default=-1.0)
-        victim.key = (last + 1,)
-        self.swapped.push(victim)
-        self._events.append(
-            ev.SwappedOut(
-                id=victim.request_id,
-                for_id=needy.request_id,
-                cause=ev.PreemptCause.NO_FREE_BLOCK,
-                rule="preset",
-                key=victim.key,
-                for_key=for_key,
-                tables=[list(seq.host_blocks) for seq in by_index(victim)],
-                pairs=pairs,
-                used_before=used,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-            )
-        )
+    def _swapped_key(self, victim: Request) -> Key:
+        """Behind everybody who is swapped out."""
+        return (max((r.key[0] for r in self.swapped.ordered()), default=-1.0) + 1,)
+
+    def _returned_key(self, request: Request) -> Key:
+        return self._running_key(request)
 
     # --- swapped -----------------------------------------------------------------------------------------------------
 
@@ -104,26 +85,13 @@ class V0Swapping(PresetScheduler):
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
-            self._move_in(step, head, watermark)
+            need = self.blocks.swap_in_need(head.computing, self._lookahead(head))
+            self.swapping.back(step, head, need, watermark)
             decode = self.blocks.decodes(head.computing[0])
             self._append(step, head)
             (step.returned_decodes if decode else step.returned_prefills).append(head)
             self._compute(step, head, tokens)
             step.seats += seats_of(head)
-
-    def _move_in(self, step: V0Pass, request: Request, watermark: int) -> None:
-        seqs = request.computing
-        need = self.blocks.swap_in_need(seqs, self._lookahead(request))
-        free, cached = self.blocks.pool.free, self.blocks.pool.cached
-        self.swapped.remove(request)
-        step.swap_in += (pairs := self.blocks.swap_in(request))
-        self._tell_evicted()
-        request.status = RequestStatus.RUNNING
-        request.key = self._running_key(request)
-        self.running.add(request)
-        self._told_wait = None
-        tables = [list(seq.blocks) for seq in by_index(request)]
-        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
 
     def _why_not(self, step: V0Pass, head: Request, tokens: int, room: Room) -> ev.WaitReason | None:
         if room is Room.LATER:
