@@ -9,6 +9,7 @@ from vtop.engine import events as ev
 from vtop.engine.executor import SampledToken
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.request import FinishReason, Request, Sequence
+from vtop.engine.sched.beams import drop_beam, fork_beam
 from vtop.engine.sched.output import OutputProcessor
 
 
@@ -76,7 +77,7 @@ class Beams:
             by_parent.setdefault(candidate.parent, []).append(candidate)
         for parent in old:
             if parent not in by_parent:
-                scheduler.drop_beam(parent)
+                drop_beam(scheduler, parent)
         free = [seq for seq in self.request.sequences if seq not in by_parent]
         place: dict[int, Sequence] = {}
         for parent, candidates in by_parent.items():
@@ -85,7 +86,7 @@ class Beams:
                 if candidate is here:
                     continue
                 child = free.pop(0)
-                scheduler.fork_beam(parent, child)
+                fork_beam(scheduler, parent, child)
                 place[id(candidate)] = child
             place[id(here)] = parent
         for candidate in kept:

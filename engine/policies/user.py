@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue, in_one_line
 from vtop.engine.order import Key
-from vtop.engine.policies.base import Move, Policy
+from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.policy_spec import FILE_MARK, OPTION
 from vtop.engine.request import Request, SamplingParams, new_request
 from vtop.engine.user_files import read_bytes
@@ -67,12 +67,12 @@ class UserPolicy(Policy):
     def on_arrival(self, request: Request, now: float) -> None:
         self._call("on_arrival", request, now)
 
-    def on_admit(self, request: Request, now: float, cached: int) -> None:  # a Move here would be for telling only
+    def on_admit(self, request: Request, now: float, cached: int) -> None:  # its KeyChange would be told only
         self._call("on_admit", request, now, cached)
 
-    def on_tokens(self, request: Request, computed: int, outputs: int) -> Move | None:
+    def on_tokens(self, request: Request, computed: int, outputs: int) -> KeyChange | None:
         again = self._call("on_tokens", request, computed, outputs)
-        return Move(ev.MoveCause.USER, 0, 0) if again is True else None
+        return KeyChange(ev.MoveCause.USER, 0, 0) if again is True else None
 
     def on_preempt(self, request: Request, now: float) -> None:
         self._call("on_preempt", request, now)

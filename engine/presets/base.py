@@ -100,6 +100,9 @@ class PresetScheduler(SchedulerCore):
         """Behind everybody who is swapped out."""
         return (max((r.key[0] for r in self.swapped.ordered()), default=-1.0) + 1,)
 
+    def _returned_key(self, request: Request) -> Key:
+        return self._running_key(request)
+
     def _rekey(self, request: Request, key: Key) -> None:
         if key != request.key:
             queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
@@ -154,12 +157,12 @@ class PresetScheduler(SchedulerCore):
         return sum(seq.num_computed for seq in victim.sequences)
 
     @property
-    def _rule_name(self) -> str:
+    def rule_name(self) -> str:
         return "preset"
 
-    def _ranks(self, victim: Request, beneficiary: Request) -> tuple[Key, Key]:
-        """A preset has one rule, which compares none."""
-        return (), ()
+    def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
+        """A preset has one rule, which compares no ranks."""
+        return self.rule_name, (), ()
 
     def set_option(self, name: str, value: Any) -> None:
         """Presets fix what their rules read."""

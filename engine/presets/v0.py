@@ -13,7 +13,6 @@ from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.presets.blocks import Fit, TableChange, V0Blocks
 from vtop.engine.presets.v0_step import V0Step, sequences_of
 from vtop.engine.request import FinishReason, Request, Sequence
-from vtop.engine.sched.preemption import Choice
 
 
 class V0Scheduler(PresetScheduler):
@@ -146,8 +145,7 @@ class V0Scheduler(PresetScheduler):
     def _preempt_or_swap(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
         """Groups, and whoever is to be, are swapped out while the host pool has room; others recomputed (15-17)."""
         if self._is_swapped(victim) and self.blocks.can_swap_out(victim.computing):
-            choice = Choice(swap=True, why=ev.ModeWhy.MODE)
-            self._swap_out(step, victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK, choice)
+            self.swapping.out(step, victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK)
         else:
             self._preempt(victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK, step)
 
@@ -170,7 +168,7 @@ class V0Scheduler(PresetScheduler):
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
-            self._swap_in(step, head, self.blocks.swap_in_need(head.computing), watermark)
+            self.swapping.back(step, head, self.blocks.swap_in_need(head.computing), watermark)
             decodes = self.blocks.decodes(head.computing[0])
             (step.returned_decodes if decodes else step.returned_prefills).append(head)
             self._append(step, head)

@@ -10,11 +10,11 @@ from vtop.engine.blocks.manager import BlockManager, PrefixHit
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import ExecutorRates, StepPlan
 from vtop.engine.order import Key
-from vtop.engine.policies import Move, make_policy
+from vtop.engine.policies import KeyChange, make_policy
 from vtop.engine.policies.queues import WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.preemption import Choice, make_preemption_mode, make_victim_rule, tokens_lost
+from vtop.engine.sched.preemption import Choice, Swapping, make_preemption_mode, make_victim_rule, tokens_lost
 from vtop.engine.sched.step import StepPass
 
 KEEP_ENDED = 32  # requests, for the audit
@@ -46,6 +46,7 @@ class SchedulerState:
         self.policy = make_policy(config)
         self.victim_rule = make_victim_rule(config.victim, self.policy.rank)
         self.preemption_mode = make_preemption_mode(config.preemption_mode)
+        self.swapping = Swapping(self)
         self.waiting: WaitingQueue = self.policy.make_queue()
         self.running = self.policy.make_running()
         self.swapped: WaitingQueue = self.policy.make_queue()
@@ -57,7 +58,6 @@ class SchedulerState:
         self._admissions = 0
         self._told_wait: tuple[str, ev.WaitReason] | None = None
         self._told_skipped: set[Request] = set()
-        self._told_host_full = False
         self.concerns: Request | None = None  # whom the step being decided looks at: what is raised is its fault
         self.deciding: StepPass | None = None  # what was decided so far of that step
         self.rates: Callable[[], ExecutorRates] = ExecutorRates  # what the executor measured
@@ -103,16 +103,16 @@ class SchedulerState:
             request.key = key
             queue.push(request)
 
-    def move(self, request: Request, move: Move) -> None:
+    def change_key(self, request: Request, change: KeyChange) -> None:
         """A policy moved a request: put it in its new place and tell."""
         self.rekey(request)
         name, key = request.request_id, request.key
-        if move.cause is ev.MoveCause.USER:
+        if change.cause is ev.MoveCause.USER:
             self._events.append(ev.Rekeyed([name], [key]))
-        elif move.cause is ev.MoveCause.QUANTUM:
-            self._events.append(ev.Demoted(name, move.before, move.after, key))
+        elif change.cause is ev.MoveCause.QUANTUM:
+            self._events.append(ev.Demoted(name, change.before, change.after, key))
         else:
-            self._events.append(ev.Promoted(name, move.cause, move.before, move.after, key))
+            self._events.append(ev.Promoted(name, change.cause, change.before, change.after, key))
 
     def _preempt(
         self,
@@ -127,8 +127,7 @@ class SchedulerState:
         pool = self.blocks.pool
         used_before, for_key = pool.used, beneficiary.key
         lost = self._tokens_lost(victim)
-        chosen = pool_after is None  # by a rule
-        rank, for_rank = self._ranks(victim, beneficiary) if chosen else ((), ())
+        rule, rank, for_rank = self._chosen_by(victim, beneficiary) if pool_after is None else ("", (), ())
         self._leave_running(victim, step)
         for seq in victim.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
@@ -142,7 +141,7 @@ class SchedulerState:
                 for_id=beneficiary.request_id,
                 cause=cause,
                 mode="recompute",
-                rule=self._rule_name if chosen else "",
+                rule=rule,
                 key=victim.key,
                 for_key=for_key,
                 blocks_freed=used_before - pool.used,
@@ -163,14 +162,9 @@ class SchedulerState:
     def _tokens_lost(self, victim: Request) -> int:
         return tokens_lost(victim)
 
-    @property
-    def _rule_name(self) -> str:
-        """To tell: the rule that chooses victims."""
-        return self.victim_rule.name
-
-    def _ranks(self, victim: Request, beneficiary: Request) -> tuple[Key, Key]:
-        """To tell: what the rule may have compared."""
-        return self.policy.rank(victim), self.policy.rank(beneficiary)
+    def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
+        """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
+        return self.rule_name, self.policy.rank(victim), self.policy.rank(beneficiary)
 
     def _leave_running(self, victim: Request, step: StepPass | None) -> None:
         if step is not None:
@@ -194,6 +188,19 @@ class SchedulerState:
         """Its key in `waiting` after a preemption."""
         return self.policy.key(victim)
 
+    def _swapped_key(self, victim: Request) -> Key:
+        """Its key in `swapped`."""
+        return self.policy.key(victim)
+
+    def _returned_key(self, request: Request) -> Key:
+        """Its key in `running` when it comes back from the host pool."""
+        return request.key
+
+    @property
+    def rule_name(self) -> str:
+        """Of the rule that chooses victims, to tell."""
+        return self.victim_rule.name
+
     def _requeue(self, victim: Request, step: StepPass | None) -> None:
         self.waiting.push(victim)
 
@@ -203,92 +210,15 @@ class SchedulerState:
         request.status = RequestStatus.RUNNING
         resumed = request.admissions > 0
         request.admissions += 1
-        request.admitted_serial = self._admissions
-        self._admissions += 1
+        self._number_admission(request)
         if request.first_scheduled is None:
             request.first_scheduled = now
         self._told_wait = None
         return resumed
 
-    def _swap_out(
-        self, step: StepPass, victim: Request, beneficiary: Request, cause: ev.PreemptCause, choice: Choice
-    ) -> None:
-        """From running to swapped; what it computed moves to the host pool."""
-        pool = self.blocks.pool
-        used_before, for_key = pool.used, beneficiary.key
-        self._leave_running(victim, step)
-        victim.status = RequestStatus.SWAPPED
-        victim.key = self._key_of_victim(victim, self._swapped_key)
-        pairs = self.blocks.swap_out(victim)
-        self._tell_evicted()
-        step.swap_out += pairs
-        self._told_host_full = False
-        self.swapped.push(victim)
-        self._events.append(
-            ev.SwappedOut(
-                id=victim.request_id,
-                for_id=beneficiary.request_id,
-                cause=cause,
-                rule=self._rule_name,
-                key=victim.key,
-                for_key=for_key,
-                tables=[list(seq.host_blocks) for seq in _by_index(victim)],
-                pairs=pairs,
-                used_before=used_before,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-                why=choice.why,
-                swap_seconds=choice.swap_seconds,
-                recompute_seconds=choice.recompute_seconds,
-            )
-        )
-
-    def _swapped_key(self, victim: Request) -> Key:
-        """Its key in `swapped`."""
-        return self.policy.key(victim)
-
-    def _lose_swapped(self, request: Request) -> None:
-        """From swapped to waiting: what it has in the host pool cannot be used."""
-        lost = self._tokens_lost(request)
-        self.swapped.remove(request)
-        for seq in request.sequences:
-            self.blocks.host.drop(seq)
-            self.blocks.free(seq)
-        request.beam_found = {}
-        request.status = RequestStatus.WAITING
-        request.key = self._returning_key(request)
-        self._requeue(request, None)
-        self._events.append(ev.SwapOutFailed(request.request_id, request.key, lost))
-
-    def _swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
-        """From swapped to running."""
-        free, cached = self.blocks.pool.free, self.blocks.pool.cached
-        self.swapped.remove(request)
-        pairs = self.blocks.swap_in(request)
-        self._tell_evicted()
-        step.swap_in += pairs
-        step.returned.add(request)
-        request.status = RequestStatus.RUNNING
-        request.owed_token = True
-        request.key = self._running_key(request)
-        self.running.add(request)
-        self._told_wait = None
-        tables = [list(seq.blocks) for seq in _by_index(request)]
-        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
-        self.policy.on_admit(request, step.now, 0)
-
-    def _running_key(self, request: Request) -> Key:
-        """Its key in `running`, when it comes from another queue."""
-        return request.key
-
-    def _tell_host_full(self, choice: Choice) -> None:
-        """Once, until there is room again."""
-        if choice.why is ev.ModeWhy.HOST_FULL and not self._told_host_full:
-            self._told_host_full = True
-            host = self.blocks.host
-            text = f"host pool full ({host.free} of {host.total} blocks free): victims are recomputed; raise swap_space"
-            self._events.append(ev.Note("warning", text))
+    def _number_admission(self, request: Request) -> None:
+        request.admitted_serial = self._admissions
+        self._admissions += 1
 
     def _grow(self, seq: Sequence, tokens: int) -> None:
         taken = self.blocks.grow(seq, tokens)
@@ -383,8 +313,3 @@ class SchedulerState:
             f"{seq.num_tokens} tokens need {self.blocks.blocks_for(seq.num_tokens)} blocks of "
             f"{self.blocks.block_size}; the pool has {self.blocks.pool.total}"
         )
-
-
-def _by_index(request: Request) -> list[Sequence]:
-    """The sequences as events number them."""
-    return sorted(request.sequences, key=lambda seq: seq.index)

@@ -15,8 +15,9 @@ from vtop.engine.errors import error_line
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.sched import admission, beam_steps
+from vtop.engine.sched import admission
 from vtop.engine.sched import live as live_options
+from vtop.engine.sched.beams import advance_beams
 from vtop.engine.sched.changes import SchedulerState
 from vtop.engine.sched.output import Accepted
 from vtop.engine.sched.step import Given, StepPass
@@ -155,7 +156,7 @@ class SchedulerCore(SchedulerState):
 
     def set_option(self, name: str, value: Any) -> None:
         """Change an option of LIVE_OPTIONS while requests run; text is read as a person types it. Raises BadValue."""
-        live_options.switch(self, name, value)
+        live_options.switch_option(self, name, value)
         if name in ("batching", "max_num_batched_tokens"):
             self.token_budget = self.config.token_budget(self._max_model_len)
 
@@ -204,7 +205,7 @@ class SchedulerCore(SchedulerState):
         for request in beams:
             try:
                 self._outputs.grow_beams(request)
-                beam_steps.take(self, request)
+                advance_beams(self, request)
             except Exception as error:
                 given.blame(request, error)
         self._end(given)
@@ -293,25 +294,17 @@ class SchedulerCore(SchedulerState):
             ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
 
-    def fork_beam(self, parent: Sequence, child: Sequence) -> None:
-        """`child` goes on from where `parent` is, with the same blocks."""
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """The child goes on beside the parent, with the same blocks."""
         blocks = self.blocks.fork(parent, child)
-        child.token_ids = list(parent.token_ids)
-        child.most_computed = parent.most_computed
         self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-
-    def drop_beam(self, seq: Sequence) -> None:
-        """No continuation of this beam was good enough; its blocks return."""
-        self._tell_freed(seq, self.blocks.free(seq))
-        self.blocks.forget_sequence(seq)
 
     def _fork(
         self, parent: Sequence, sampled: SampledToken, children: list[Sequence], tokens: list[SampledToken]
     ) -> list[tuple[Sequence, SampledToken]]:
         """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
         for child in children:
-            blocks = self.blocks.fork(parent, child)
-            self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+            self.fork(parent, child)
         return [(parent, sampled), *zip(children, tokens, strict=True)]
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
@@ -327,7 +320,7 @@ class SchedulerCore(SchedulerState):
         unsaved = {host for _, host in plan.swap_out}
         for request in self.swapped.ordered() if unsaved else ():
             if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
-                self._lose_swapped(request)
+                self.swapping.lose(request)
         return failed
 
     def _count_service(self, chunk: Chunk, output: bool) -> None:
@@ -340,17 +333,17 @@ class SchedulerCore(SchedulerState):
         else:
             new = 0
         for hook in self.policy.token_hooks:
-            move = hook(seq.request, new, int(output))
-            if move is not None:
-                self.move(seq.request, move)
+            change = hook(seq.request, new, int(output))
+            if change is not None:
+                self.change_key(seq.request, change)
 
     def _begin(self, now: float) -> StepPass:
         """What comes first in every step, whatever the rules."""
         self.now = self.blocks.pool.now = now
         self.concerns = self.deciding = None
         self._expire(now)
-        for request, move in self.policy.due(now):
-            self.move(request, move)
+        for request, change in self.policy.due(now):
+            self.change_key(request, change)
         self.deciding = StepPass(now, self.token_budget)
         return self.deciding
 

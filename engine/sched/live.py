@@ -48,7 +48,7 @@ LIVE_OPTIONS = (
 )
 
 
-def switch(scheduler: SchedulerCore, name: str, value: Any) -> None:
+def switch_option(scheduler: SchedulerCore, name: str, value: Any) -> None:
     """Change an option; nobody loses anything. Raises BadValue, and then nothing changed.
 
     Lower caps preempt nobody: they hold for what is decided from now on.

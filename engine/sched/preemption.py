@@ -1,17 +1,25 @@
-"""Who is preempted when no block is available, and what becomes of the KV that it held."""
+"""Who is preempted when no block is available, and what becomes of the K/V that it held.
+
+They are thrown away and computed again, or moved to the host pool and back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vtop.engine import events as ev
+from vtop.engine import request as rq
 from vtop.engine.blocks.host import blocks_of
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import ExecutorRates
-from vtop.engine.request import Request
+from vtop.engine.request import Request, RequestStatus
+from vtop.engine.sched.step import StepPass
+
+if TYPE_CHECKING:
+    from vtop.engine.sched.changes import SchedulerState
 
 
 class VictimRule(Protocol):
@@ -179,3 +187,97 @@ def make_preemption_mode(name: str) -> PreemptionMode:
     if name not in PREEMPTION_MODES:
         raise BadValue("preemption_mode", name, f"choose one of {', '.join(PREEMPTION_MODES)}")
     return PREEMPTION_MODES[name]()
+
+
+TO_HOST = Choice(True, ev.ModeWhy.MODE)
+
+
+class Swapping:
+    """A part of a scheduler: moves requests between `running` and `swapped`, their K/V between the pools, and tells."""
+
+    def __init__(self, scheduler: SchedulerState) -> None:
+        self._scheduler = scheduler
+        self._told_host_full = False
+
+    def out(
+        self,
+        step: StepPass,
+        victim: Request,
+        beneficiary: Request,
+        cause: ev.PreemptCause,
+        choice: Choice = TO_HOST,
+    ) -> None:
+        """From running to swapped; what it computed moves to the host pool."""
+        scheduler, pool = self._scheduler, self._scheduler.blocks.pool
+        used_before, for_key = pool.used, beneficiary.key
+        scheduler._leave_running(victim, step)
+        victim.status = RequestStatus.SWAPPED
+        victim.key = scheduler._key_of_victim(victim, scheduler._swapped_key)
+        pairs = scheduler.blocks.swap_out(victim)
+        scheduler._tell_evicted()
+        step.swap_out += pairs
+        self._told_host_full = False
+        scheduler.swapped.push(victim)
+        scheduler.note(
+            ev.SwappedOut(
+                id=victim.request_id,
+                for_id=beneficiary.request_id,
+                cause=cause,
+                rule=scheduler.rule_name,
+                key=victim.key,
+                for_key=for_key,
+                tables=[list(seq.host_blocks) for seq in _by_index(victim)],
+                pairs=pairs,
+                used_before=used_before,
+                used_after=pool.used,
+                pool=pool.total,
+                count=victim.preemptions,
+                why=choice.why,
+                swap_seconds=choice.swap_seconds,
+                recompute_seconds=choice.recompute_seconds,
+            )
+        )
+
+    def back(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
+        """From swapped to running; `need` and `watermark` are told."""
+        scheduler, pool = self._scheduler, self._scheduler.blocks.pool
+        free, cached = pool.free, pool.cached
+        scheduler.swapped.remove(request)
+        pairs = scheduler.blocks.swap_in(request)
+        scheduler._tell_evicted()
+        step.swap_in += pairs
+        step.returned.add(request)
+        request.status = RequestStatus.RUNNING
+        request.key = scheduler._returned_key(request)
+        scheduler.running.add(request)
+        scheduler.forget_told()
+        tables = [list(seq.blocks) for seq in _by_index(request)]
+        scheduler.note(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
+        scheduler.policy.on_admit(request, step.now, 0)
+
+    def lose(self, request: Request) -> None:
+        """From swapped to waiting: what it has in the host pool cannot be used."""
+        scheduler = self._scheduler
+        lost = scheduler._tokens_lost(request)
+        scheduler.swapped.remove(request)
+        for seq in request.sequences:
+            scheduler.blocks.host.drop(seq)
+            scheduler.blocks.free(seq)
+        request.beam_found = {}
+        request.status = RequestStatus.WAITING
+        request.key = scheduler._returning_key(request)
+        scheduler._requeue(request, None)
+        scheduler.note(ev.SwapOutFailed(request.request_id, request.key, lost))
+
+    def tell_host_full(self, choice: Choice) -> None:
+        """Once, until there is room again."""
+        if choice.why is ev.ModeWhy.HOST_FULL and not self._told_host_full:
+            self._told_host_full = True
+            host = self._scheduler.blocks.host
+            text = f"host pool full ({host.free} of {host.total} blocks free): victims are recomputed; raise swap_space"
+            self._scheduler.note(ev.Note("warning", text))
+
+
+def _by_index(request: Request) -> list[rq.Sequence]:
+    """The sequences as events number them; beams may stand in another order."""
+    return sorted(request.sequences, key=lambda seq: seq.index)

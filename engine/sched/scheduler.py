@@ -176,9 +176,9 @@ class Scheduler(SchedulerCore):
         """Preempt, by the preemption mode: to the host pool, or back to waiting."""
         choice = self.preemption_mode.choose(victim, self.blocks, self.rates())
         if choice.swap and victim not in step.copies:  # a copy that is not done yet cannot be moved
-            self._swap_out(step, victim, beneficiary, cause, choice)
+            self.swapping.out(step, victim, beneficiary, cause, choice)
         else:
-            self._tell_host_full(choice)
+            self.swapping.tell_host_full(choice)
             self._preempt(victim, beneficiary, cause, step, choice)
 
     def _return_swapped(self, step: StepPass) -> None:
@@ -189,9 +189,9 @@ class Scheduler(SchedulerCore):
             if not isinstance(verdict, Need):
                 self._tell_wait(step, head, verdict)
                 return
-            head.admitted_serial = self._admissions
-            self._admissions += 1
-            self._swap_in(step, head, verdict.blocks, verdict.watermark)
+            self.swapping.back(step, head, verdict.blocks, verdict.watermark)
+            self._number_admission(head)
+            head.owed_token = True
             self.admission.promise(head)
             self._run_running(step, [head])
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vtop.engine.sched.core import SchedulerCore
 
 
-def take(scheduler: SchedulerCore, request: Request) -> None:
+def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
     """All beams of a request know their likeliest tokens: choose, fork, drop, append; end when the search is over."""
     beam = request.beam
     assert beam is not None
@@ -27,7 +27,7 @@ def take(scheduler: SchedulerCore, request: Request) -> None:
     kept = {continuation.parent for continuation in chosen}
     for index, seq in enumerate(parents):
         if index not in kept:
-            scheduler.drop_beam(seq)
+            drop_beam(scheduler, seq)
     used = {id(parents[index]) for index in kept}
     spare = [seq for seq in request.sequences if id(seq) not in used]
     order: list[Sequence] = []
@@ -36,7 +36,7 @@ def take(scheduler: SchedulerCore, request: Request) -> None:
         parent = parents[continuation.parent]
         if continuation.parent in going_on:
             child = spare.pop(0)
-            scheduler.fork_beam(parent, child)
+            fork_beam(scheduler, parent, child)
             order.append(child)
         else:
             going_on.add(continuation.parent)
@@ -57,3 +57,16 @@ def take(scheduler: SchedulerCore, request: Request) -> None:
     )
     if any(len(seq.token_ids) > scheduler.capacity for seq in order):
         scheduler.finish(request, FinishReason.CAPACITY, message=scheduler.capacity_message(order[0]))
+
+
+def fork_beam(scheduler: SchedulerCore, parent: Sequence, child: Sequence) -> None:
+    """`child` goes on from where `parent` is, with the same blocks."""
+    scheduler.fork(parent, child)
+    child.token_ids = list(parent.token_ids)
+    child.most_computed = parent.most_computed
+
+
+def drop_beam(scheduler: SchedulerCore, seq: Sequence) -> None:
+    """No continuation of this beam was good enough; its blocks return."""
+    scheduler._tell_freed(seq, scheduler.blocks.free(seq))
+    scheduler.blocks.forget_sequence(seq)
