@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.executor import Chunk, StepOutput, StepPlan
+from vtop.engine.executor import Chunk, SampledToken
 from vtop.engine.order import Key
 from vtop.engine.policies.queues import HeapQueue, RunningList
 from vtop.engine.presets.options import PresetOptions
@@ -154,21 +154,24 @@ class PresetScheduler(SchedulerCore):
 
     # --- the result of a step ----------------------------------------------------------------------------------------
 
-    def commit(self, plan: StepPlan, output: StepOutput) -> None:
-        """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
-        given = Given(math.inf if self.options.faithful else self.capacity)
-        for index, (chunk, sampled) in enumerate(zip(plan.chunks, output.tokens, strict=True)):
-            if chunk.sequence.request.finished or chunk.sequence.request in given.failed:
-                continue  # ended while this step was in flight
-            try:
-                self._written(chunk)
-                if sampled is not None:
-                    forked = self._fork(chunk.sequence, chunk.forks, output.forked[index]) if chunk.forks else []
-                    self._accept(given, [*forked, (chunk.sequence, sampled)])
-            except Exception as error:
-                given.blame(chunk.sequence.request, error)
-        self._tell_tokens(given)
-        self._end(given)
+    @property
+    def capacity(self) -> float:
+        return math.inf if self.options.faithful else super().capacity
+
+    def _take_chunk(
+        self,
+        given: Given,
+        chunk: Chunk,
+        sampled: SampledToken | None,
+        forked: Mapping[int, list[SampledToken]],
+        index: int,
+    ) -> None:
+        """As in the core, but what is written is indexed in the preset's own way."""
+        self._written(chunk)
+        if sampled is not None:
+            others = self._fork(chunk.sequence, chunk.forks, forked[index]) if chunk.forks else ()
+            for seq, token in (*others, (chunk.sequence, sampled)):
+                self._accept(given, seq, token)
 
     def _written(self, chunk: Chunk) -> None:
         chunk.sequence.num_computed = chunk.start + chunk.num_tokens
