@@ -6,7 +6,7 @@ factor (12), slots for lookahead (8, 13), partial prefills (31). Numbers are tho
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
@@ -187,9 +187,9 @@ class _FaithfulPasses(V0Scheduler):
         self._prompt_seconds = 0.0
 
     @property
-    def capacity(self) -> int:
+    def capacity(self) -> float:
         """The original ends no request because of the size of its pool."""
-        return sys.maxsize
+        return math.inf
 
     def _preempt_or_swap(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
         if self._is_swapped(victim):

@@ -5,7 +5,7 @@ Numbers are those of V1's list in `presets/RULES.md`.
 
 from __future__ import annotations
 
-import sys
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -58,9 +58,9 @@ class FaithfulV1(V1Scheduler):
         self._discarded: set[Sequence] = set()  # their tokens in flight do not count
 
     @property
-    def capacity(self) -> int:
+    def capacity(self) -> float:
         """The original ends no request because of the size of its pool."""
-        return sys.maxsize
+        return math.inf
 
     def schedule(self, now: float) -> StepPlan:
         if self.paused == "all":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vtop.engine import events as ev
@@ -169,40 +169,17 @@ class SchedulerCore(SchedulerState):
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """Take the result of a plan: K/V are written, tokens appended, requests ended."""
         given = Given(self.capacity)
-        beams: list[Request] = []
-        caching, block_size = self.blocks.prefix_caching, self.blocks.block_size
-        counting = bool(self.policy.token_hooks)
         for index, chunk in enumerate(plan.chunks):
             sampled = output.tokens[index]
-            seq = chunk.sequence
-            request = seq.request
+            request = chunk.sequence.request
             if request in given.failed:
                 continue
             try:
-                if sampled is not None and sampled.fault:
-                    given.failed[request] = sampled.fault
-                    continue
-                seq.num_computed = chunk.start + chunk.num_tokens
-                if caching and seq.num_computed // block_size > seq.num_indexed:
-                    self._index_written(seq)
-                if counting:
-                    self._count_service(chunk, sampled is not None)
-                if sampled is None:
-                    continue
-                tokens = [(seq, sampled)]
-                if chunk.forks:
-                    tokens = self._fork(seq, sampled, chunk.forks, output.forked[index])
-                request.owed_token = False
-                if request.beam is not None:
-                    request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
-                    if len(request.beam_found) == len(request.beam_order):
-                        beams.append(request)
-                    continue
-                self._accept(given, tokens)
+                self._take_chunk(given, chunk, sampled, output.forked, index)
             except Exception as error:
                 given.blame(request, error)
         self._tell_tokens(given)
-        for request in beams:
+        for request in given.beams:
             try:
                 self._outputs.grow_beams(request)
                 advance_beams(self, request)
@@ -210,31 +187,63 @@ class SchedulerCore(SchedulerState):
                 given.blame(request, error)
         self._end(given)
 
+    def _take_chunk(
+        self,
+        given: Given,
+        chunk: Chunk,
+        sampled: SampledToken | None,
+        forked: Mapping[int, list[SampledToken]],
+        index: int,
+    ) -> None:
+        """One chunk is computed: what of it can be hit from now on, what it counts for the policy, and its token."""
+        seq = chunk.sequence
+        request = seq.request
+        if sampled is not None and sampled.fault:
+            given.failed[request] = sampled.fault
+            return
+        seq.num_computed = chunk.start + chunk.num_tokens
+        if self.blocks.prefix_caching and seq.num_computed // self.blocks.block_size > seq.num_indexed:
+            self._index_written(seq)
+        if self.policy.token_hooks:
+            self._count_service(chunk, sampled is not None)
+        if sampled is None:
+            return
+        tokens = [(seq, sampled)]
+        if chunk.forks:
+            tokens = self._fork(seq, sampled, chunk.forks, forked[index])
+        request.owed_token = False
+        if request.beam is not None:
+            request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
+            if len(request.beam_found) == len(request.beam_order):
+                given.beams.append(request)
+            return
+        for sample, token in tokens:
+            self._accept(given, sample, token)
+
     @property
-    def capacity(self) -> int:
+    def capacity(self) -> float:
         """Tokens that fit in the whole pool."""
         return self.blocks.pool.total * self.blocks.block_size
 
-    def _accept(self, given: Given, tokens: list[tuple[Sequence, SampledToken]]) -> None:
-        """Append tokens to their sequences, and note which of them end with theirs."""
-        for seq, sampled in tokens:
-            if sampled.fault:
-                given.failed.setdefault(seq.request, sampled.fault)
-                continue
-            seq.token_ids.append(sampled.token_id)
-            try:
-                accepted = self._outputs.accept(seq, sampled)
-            except Exception as error:  # the token is there all the same
-                given.blame(seq.request, error)
-                accepted = Accepted()
-            given.ids.append(seq.request.request_id)
-            given.seqs.append(seq.index)
-            given.tokens.append(sampled.token_id)
-            given.texts.append(accepted.text)
-            if accepted.finish is not None:
-                given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
-            elif len(seq.token_ids) > given.capacity:
-                given.ended.append((seq, FinishReason.CAPACITY, None, self.capacity_message(seq)))
+    def _accept(self, given: Given, seq: Sequence, sampled: SampledToken) -> None:
+        """Append a token to its sequence, and note whether that ends with it."""
+        if sampled.fault:
+            given.failed.setdefault(seq.request, sampled.fault)
+            return
+        seq.token_ids.append(sampled.token_id)
+        try:
+            accepted = self._outputs.accept(seq, sampled)
+        except Exception as error:  # the token is there all the same
+            given.blame(seq.request, error)
+            accepted = Accepted()
+        given.ids.append(seq.request.request_id)
+        given.seqs.append(seq.index)
+        given.tokens.append(sampled.token_id)
+        given.texts.append(accepted.text)
+        if accepted.finish is not None:
+            given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
+        elif len(seq.token_ids) > given.capacity:
+            given.ended.append((seq, FinishReason.CAPACITY, None, self.capacity_message(seq)))
 
     def _tell_tokens(self, given: Given) -> None:
         if given.ids:

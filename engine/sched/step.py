@@ -47,6 +47,7 @@ class Given:
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ended: list[tuple[Sequence, FinishReason, str | int | None, str]] = field(default_factory=list)
+    beams: list[Request] = field(default_factory=list)  # those all of whose beams know their likeliest tokens
     failed: dict[Request, str] = field(default_factory=dict)  # those with a fault of their own, and what it is
 
     def blame(self, request: Request, error: Exception) -> None:
