@@ -1,4 +1,7 @@
-"""Beam search of vLLM 0.6.2: which sequences of a group live on, and what becomes of their blocks (rule 24)."""
+"""Beam search of vLLM 0.6.2: which sequences of a group live on, and what becomes of their blocks.
+
+That is (24) of V0's list in `presets/RULES.md`.
+"""
 
 from __future__ import annotations
 

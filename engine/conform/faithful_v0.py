@@ -1,7 +1,7 @@
 """vLLM V0 with the faults that vtop leaves out, and with what it has no option for.
 
 Faults: steps that stop the engine, host blocks that never return, hits on K/V that is not written yet. Options: delay
-factor (12), slots for lookahead (8, 13), partial prefills (31). Numbers are those of V0's list in `presets/RULES.md`.
+factor (12), lookahead slots (13), partial prefills (31). Numbers are those of V0's list in `presets/RULES.md`.
 """
 
 from __future__ import annotations
@@ -192,16 +192,16 @@ class _FaithfulPasses(V0Scheduler):
         return math.inf
 
     def _preempt_or_swap(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
-        if self._is_swapped(victim):
+        if self._prefers_swap(victim):
             if not self.blocks.can_swap_out(victim.computing):
                 raise PresetStopped("host_pool_full", "the host pool has no room for a victim")
         elif len(victim.computing) > 1:
             raise PresetStopped("internal_assertion", "a group of several sequences cannot be recomputed")
         super()._preempt_or_swap(step, victim, beneficiary)
 
-    def _is_swapped(self, victim: Request) -> bool:
+    def _prefers_swap(self, victim: Request) -> bool:
         if self.options.preemption == "auto":
-            return super()._is_swapped(victim)
+            return super()._prefers_swap(victim)
         return self.options.preemption == "swap"
 
     def _watermark_of_return(self) -> int:
@@ -253,7 +253,7 @@ class FaithfulV0(_FaithfulPasses):
 
     def _displace(self, step: V0Step, victim: Request, head: Request) -> None:
         """Where to it was swapped out is forgotten: from here on it is as if it had been recomputed."""
-        if self._is_swapped(victim):
+        if self._prefers_swap(victim):
             if not self.blocks.can_swap_out(victim.computing):
                 raise PresetStopped("host_pool_full", "the host pool has no room for a victim")
             self.blocks.host.lose_new(sum(len(seq.blocks) for seq in victim.sequences))

@@ -1,7 +1,7 @@
 """Conformance: recorded decisions of other engines' schedulers against our presets.
 
 A file of cases is YAML; its schema is written at its head. Cases of kind `steps` with semantics v0, v1 or both are run;
-tables and other engines' cases count as skipped, and so does what `conform_skips.toml` lists with a reason.
+tables and other engines' cases count as skipped, and so does what `skips.toml` lists with a reason.
 """
 
 from __future__ import annotations

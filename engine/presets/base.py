@@ -1,4 +1,7 @@
-"""PresetScheduler: what the presets share: their options, and queues that are ordered by place."""
+"""PresetScheduler: what the presets share: their options, and queues that are ordered by place.
+
+Numbers are those of `RULES.md`, with the list that they are of.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,16 @@ LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
 class PresetOptions:
     """What the rules of both presets depend on; each reads its own.
 
-    `own_victim_ends_pass` is a fault of the original that costs time and nothing else (V1, 5).
+    `own_victim_ends_pass` is a fault of the original that costs time and nothing else (V1: 5).
     """
 
     max_model_len: int
     chunked: bool = False
     priority: bool = False
     watermark_blocks: int = 0
-    prefer_swap: bool = False  # V0: also for victims of one sequence (15)
-    reserve_full_prompt: bool = True  # V1 (8)
-    own_victim_ends_pass: bool = False  # V1
+    prefer_swap: bool = False  # also victims of one sequence (V0: 15)
+    reserve_full_prompt: bool = True  # (V1: 8)
+    own_victim_ends_pass: bool = False
 
 
 def preset_options(config: EngineConfig, num_blocks: int, max_model_len: int) -> PresetOptions:

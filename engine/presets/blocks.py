@@ -1,6 +1,6 @@
 """Block tables and pools as vLLM keeps them: which block is handed out next, and who shares one.
 
-Numbers are those of `RULES.md`: (25-28) and (13, 17-19) of V0, (8, 10, 11) of V1.
+Numbers are those of `RULES.md`: of V0's list in V0Blocks and StackPool, of V1's in V1Blocks and FrontPool.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vtop.engine.request import Request, Sequence
 
 
 class FrontPool(BlockPool):
-    """V1: freed blocks without content go to the front in the order given, so they are handed out before all others."""
+    """V1: freed blocks without content go to the front in the order given, so they are handed out first (11)."""
 
     def release(self, blocks: Sequence_[int]) -> None:
         super().release(blocks)
@@ -33,7 +33,7 @@ class FrontPool(BlockPool):
 
 
 class StackPool(FrontPool):
-    """V0: the block that was freed last is handed out first. Cached ones go by last use, then the deepest prefix."""
+    """V0: the block that was freed last is handed out first. Cached ones go by last use, then by depth (28)."""
 
     def __init__(self, total: int, *, highest_first: bool = False) -> None:
         super().__init__(total)
@@ -72,7 +72,7 @@ class StackPool(FrontPool):
 
 
 class V1Blocks(BlockManager):
-    """A hit never covers the last token: of a prompt that is cached to its end the last block is computed again.
+    """A hit never covers the last token: of a prompt that is cached to its end the last block is computed again (8).
 
     So no block that others read is ever written, and none is ever copied.
     """
@@ -167,7 +167,7 @@ class V0Blocks(BlockManager):
         return self._fit(self.swap_in_need(seqs), watermark, self.pool.total)
 
     def swap_in_need(self, seqs: list[Sequence]) -> int:
-        """Blocks that must be free for sequences to return and go on."""
+        """Blocks that must be free for sequences to return and go on (18)."""
         return sum(max(len(seq.host_blocks), self.blocks_for(seq.num_tokens)) for seq in seqs)
 
     # --- changes of tables -------------------------------------------------------------------------------------------

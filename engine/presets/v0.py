@@ -29,14 +29,14 @@ class V0Scheduler(PresetScheduler):
         self._begin(now)
         step = self.deciding = V0Step(now, self.token_budget, sequences=sum(map(sequences_of, self.running)))
         if not self.swapped:
-            self._admit(step)
+            self._admit(step)  # (2b)
         if step.admitted:
             return self._decided(step, self.running.snapshot(), step.admitted)
         if self.options.priority:
-            self._make_way(step)
-        self._run_running(step)
+            self._make_way(step)  # (2c)
+        self._run_running(step)  # (2d)
         if not step.preempted:
-            self._return_swapped(step)
+            self._return_swapped(step)  # (2e)
         batch = step.decodes + step.returned_decodes
         return self._decided(step, step.unreached + batch, batch)
 
@@ -143,13 +143,13 @@ class V0Scheduler(PresetScheduler):
         step.unreached = list(queue)
 
     def _preempt_or_swap(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
-        """Groups, and whoever is to be, are swapped out while the host pool has room; others recomputed (15-17)."""
-        if self._is_swapped(victim) and self.blocks.can_swap_out(victim.computing):
+        """To the host pool if the victim is to go there and fits, else back to waiting (15-17)."""
+        if self._prefers_swap(victim) and self.blocks.can_swap_out(victim.computing):
             self.swapping.out(step, victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK)
         else:
             self._preempt(victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK, step)
 
-    def _is_swapped(self, victim: Request) -> bool:
+    def _prefers_swap(self, victim: Request) -> bool:
         return self.options.prefer_swap or sequences_of(victim) > 1
 
     # --- swapped -----------------------------------------------------------------------------------------------------
