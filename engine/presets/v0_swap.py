@@ -49,7 +49,7 @@ class V0Swapping(PresetScheduler):
             if mode == "swap" and not fits:
                 raise PresetStopped("host_pool_full", "the host pool has no room for a victim")
         if fits and (mode == "swap" or not single):
-            self.swapping.out(step, victim, needy, ev.PreemptCause.NO_FREE_BLOCK)
+            self.preemption.swap_out(step, victim, needy, ev.PreemptCause.NO_FREE_BLOCK)
         else:
             self._preempt(victim, needy, ev.PreemptCause.NO_FREE_BLOCK, step)
 
@@ -86,7 +86,7 @@ class V0Swapping(PresetScheduler):
                 self._tell_wait(step, head, reason)
                 return
             need = self.blocks.swap_in_need(head.computing, self._lookahead(head))
-            self.swapping.back(step, head, need, watermark)
+            self.preemption.swap_in(step, head, need, watermark)
             decode = self.blocks.decodes(head.computing[0])
             self._append(step, head)
             (step.returned_decodes if decode else step.returned_prefills).append(head)

@@ -79,18 +79,13 @@ class SchedulerCore(SchedulerState):
         message: str = "",
     ) -> None:
         """End an alive request in whatever state; its blocks return at once."""
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        elif request.status is RequestStatus.SWAPPED:
-            self.swapped.remove(request)
-        else:
-            self.waiting.remove(request)
+        self.queue_of(request).remove(request)
         self.policy.on_finish(request)
         self._leave(request, reason, stop_reason, message)
 
     def _leave(self, request: Request, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
         """It is in no queue any more: give its blocks back, close its outputs, and tell."""
-        self._told_skipped.discard(request)
+        self.forget_skipped(request)
         for seq in request.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
             self.blocks.host.drop(seq)
@@ -328,7 +323,7 @@ class SchedulerCore(SchedulerState):
         unsaved = {host for _, host in plan.swap_out}
         for request in self.swapped.ordered() if unsaved else ():
             if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
-                self.swapping.lose(request)
+                self.preemption.lose(request)
         return failed
 
     def _count_service(self, chunk: Chunk, output: bool) -> None:

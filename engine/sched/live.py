@@ -88,7 +88,7 @@ def _replace_policy(scheduler: SchedulerCore, config: EngineConfig) -> ev.Rekeye
     scheduler.waiting, scheduler.swapped = _filled(policy, waiting), _filled(policy, swapped)
     scheduler.running = policy.make_running()
     for request in running:
-        scheduler.running.add(request)
+        scheduler.running.push(request)
     scheduler.victim_rule = make_victim_rule(config.victim, policy.rank)
     ids = [request.request_id for request in everybody]
     return ev.Rekeyed(ids, keys, policy.fair_at, dict(policy.counters))
