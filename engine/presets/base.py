@@ -18,6 +18,7 @@ from vtop.engine.presets.options import PresetOptions
 from vtop.engine.request import Request, RequestStatus
 from vtop.engine.sched.core import SchedulerCore
 from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.samples import fork_samples
 from vtop.engine.sched.step import Given, StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
@@ -166,7 +167,7 @@ class PresetScheduler(SchedulerCore):
         """As in the core, but what is written is indexed in the preset's own way."""
         self._written(chunk)
         if sampled is not None:
-            others = self._fork(chunk.sequence, chunk.forks, forked[index]) if chunk.forks else ()
+            others = fork_samples(self, chunk.sequence, chunk.forks, forked[index]) if chunk.forks else ()
             for seq, token in (*others, (chunk.sequence, sampled)):
                 self._accept(given, seq, token)
 

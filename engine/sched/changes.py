@@ -59,7 +59,7 @@ class SchedulerState:
         self.swapped: WaitingQueue = self.policy.make_queue()
         self.now = 0.0  # of the latest step, command or arrival
         self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
-        self._outputs = outputs
+        self.outputs = outputs
         self._deadlines: list[tuple[float, int, Request]] = []
         self._events: list[ev.AnyEvent] = []
         self._admissions = 0

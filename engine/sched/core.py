@@ -17,9 +17,9 @@ from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.sched import admission
 from vtop.engine.sched import live as live_options
-from vtop.engine.sched.beams import advance_beams
 from vtop.engine.sched.changes import SchedulerState
 from vtop.engine.sched.output import Accepted
+from vtop.engine.sched.samples import advance_beams, fork_samples, tell_result
 from vtop.engine.sched.step import Given, StepPass
 
 
@@ -96,14 +96,14 @@ class SchedulerCore(SchedulerState):
                 self._tell_ended(seq, reason, stop_reason, message)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
-        self._tell_result(request, reason)
+        tell_result(self, request, reason)
         self.ended.append(request)
         try:
-            text = self._outputs.close(request)
+            text = self.outputs.close(request)
         except Exception as error:  # of the text that was still held back
             text, request.finish_reason, request.stop_reason = "", FinishReason.FAILED, None
             request.finish_message = error_line(error)
-            self._outputs.fail(request)
+            self.outputs.fail(request)
         self._events.append(
             ev.Finished(
                 id=request.request_id,
@@ -116,32 +116,9 @@ class SchedulerCore(SchedulerState):
             )
         )
 
-    def _tell_result(self, request: Request, reason: FinishReason) -> None:
-        """Of a beam search, or of more samples than are returned: which outputs the request returns."""
-        name, most = request.request_id, request.params.n
-        if request.beam is not None:
-            best = request.beam.best()[:most]
-            texts = self._outputs.close_beams(request, best)
-            outputs = [
-                ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
-                for h, text in zip(best, texts, strict=True)
-            ]
-            self._events.append(ev.Searched(name, outputs, request.beam.steps))
-        elif len(request.sequences) > most and request.forked:
-            chosen = request.chosen()
-            self._events.append(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
-
     def resize(self, num_blocks: int) -> list[Request]:
         """Change the size of the pool. Holders of blocks beyond it are preempted; returns requests that never fit."""
-        before = self.blocks.pool.total
-        for request in self.running.snapshot():
-            if self.blocks.holds_beyond(request, num_blocks):
-                self._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None, pool_after=num_blocks)
-        self.blocks.pool.resize(num_blocks)
-        self._tell_evicted()
-        self._events.append(ev.PoolResized(before, num_blocks))
-        alive = self.running.snapshot() + self.waiting.ordered() + self.swapped.ordered()
-        return [r for r in alive if not self.blocks.ever_returns(r)]
+        return live_options.resize_pool(self, num_blocks)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; blocks in use stay with their holders. Returns blocks forgotten."""
@@ -176,7 +153,7 @@ class SchedulerCore(SchedulerState):
         self._tell_tokens(given)
         for request in given.beams:
             try:
-                self._outputs.grow_beams(request)
+                self.outputs.grow_beams(request)
                 advance_beams(self, request)
             except Exception as error:
                 given.blame(request, error)
@@ -203,7 +180,7 @@ class SchedulerCore(SchedulerState):
             self._count_service(chunk, sampled is not None)
         if sampled is None:
             return
-        others = self._fork(seq, chunk.forks, forked[index]) if chunk.forks else ()
+        others = fork_samples(self, seq, chunk.forks, forked[index]) if chunk.forks else ()
         request.owed_token = False
         if request.beam is not None:
             request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
@@ -226,7 +203,7 @@ class SchedulerCore(SchedulerState):
             return
         seq.token_ids.append(sampled.token_id)
         try:
-            accepted = self._outputs.accept(seq, sampled)
+            accepted = self.outputs.accept(seq, sampled)
         except Exception as error:  # the token is there all the same
             given.blame(seq.request, error)
             accepted = Accepted()
@@ -292,23 +269,10 @@ class SchedulerCore(SchedulerState):
             self.finish(request, best.finish_reason, stop_reason=best.stop_reason, message=text)
 
     def _tell_ended(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
-        name, text = seq.request.request_id, self._outputs.end(seq, reason, stop_reason)
+        name, text = seq.request.request_id, self.outputs.end(seq, reason, stop_reason)
         self._events.append(
             ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
-
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """The child goes on beside the parent, with the same blocks."""
-        blocks = self.blocks.fork(parent, child)
-        self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-
-    def _fork(
-        self, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
-    ) -> list[tuple[Sequence, SampledToken]]:
-        """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
-        for child in children:
-            self.fork(parent, child)
-        return list(zip(children, tokens, strict=True))
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.

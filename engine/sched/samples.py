@@ -1,14 +1,46 @@
-"""What a step of beam search does to sequences and block tables: beams that live on, fork, and are dropped."""
+"""Requests of several sequences: samples that fork, beams that live on, fork and are dropped, and what is returned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vtop.engine import events as ev
+from vtop.engine.executor import SampledToken
 from vtop.engine.request import FinishReason, Request, Sequence
 
 if TYPE_CHECKING:
     from vtop.engine.sched.core import SchedulerCore
+
+
+def fork_sequence(scheduler: SchedulerCore, parent: Sequence, child: Sequence) -> None:
+    """The child goes on beside the parent, with the same blocks."""
+    blocks = scheduler.blocks.fork(parent, child)
+    scheduler.note(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+
+
+def fork_samples(
+    scheduler: SchedulerCore, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
+) -> list[tuple[Sequence, SampledToken]]:
+    """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
+    for child in children:
+        fork_sequence(scheduler, parent, child)
+    return list(zip(children, tokens, strict=True))
+
+
+def tell_result(scheduler: SchedulerCore, request: Request, reason: FinishReason) -> None:
+    """Of a beam search, or of more samples than are returned: which outputs the request returns."""
+    name, most = request.request_id, request.params.n
+    if request.beam is not None:
+        best = request.beam.best()[:most]
+        texts = scheduler.outputs.close_beams(request, best)
+        outputs = [
+            ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
+            for h, text in zip(best, texts, strict=True)
+        ]
+        scheduler.note(ev.Searched(name, outputs, request.beam.steps))
+    elif len(request.sequences) > most and request.forked:
+        chosen = request.chosen()
+        scheduler.note(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
 
 
 def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
@@ -27,7 +59,7 @@ def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
     kept = {continuation.parent for continuation in chosen}
     for index, seq in enumerate(parents):
         if index not in kept:
-            _drop(scheduler, seq)
+            drop_beam(scheduler, seq)
     used = {id(parents[index]) for index in kept}
     spare = [seq for seq in request.sequences if id(seq) not in used]
     order: list[Sequence] = []
@@ -36,7 +68,7 @@ def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
         parent = parents[continuation.parent]
         if continuation.parent in going_on:
             child = spare.pop(0)
-            _fork(scheduler, parent, child)
+            fork_beam(scheduler, parent, child)
             order.append(child)
         else:
             going_on.add(continuation.parent)
@@ -59,14 +91,14 @@ def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
         scheduler.finish(request, FinishReason.CAPACITY, message=scheduler.capacity_message(order[0]))
 
 
-def _fork(scheduler: SchedulerCore, parent: Sequence, child: Sequence) -> None:
+def fork_beam(scheduler: SchedulerCore, parent: Sequence, child: Sequence) -> None:
     """`child` goes on from where `parent` is, with the same blocks."""
-    scheduler.fork(parent, child)
+    fork_sequence(scheduler, parent, child)
     child.token_ids = list(parent.token_ids)
     child.most_computed = parent.most_computed
 
 
-def _drop(scheduler: SchedulerCore, seq: Sequence) -> None:
+def drop_beam(scheduler: SchedulerCore, seq: Sequence) -> None:
     """No continuation of this beam was good enough; its blocks return."""
     scheduler._tell_freed(seq, scheduler.blocks.free(seq))
     scheduler.blocks.forget_sequence(seq)
