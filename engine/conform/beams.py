@@ -12,8 +12,8 @@ from vtop.engine import events as ev
 from vtop.engine.executor import SampledToken
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.request import FinishReason, Request, Sequence
-from vtop.engine.sched.beams import drop_beam, fork_beam
 from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.samples import drop_beam, fork_beam
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class RunningList:
         self._order = order
         self.num_seqs = 0
 
-    def add(self, request: Request) -> None:
+    def push(self, request: Request) -> None:
         self.num_seqs += len(request.sequences)
         insort(self._items, (request.key, request.number, request))
 

@@ -111,10 +111,7 @@ class PresetScheduler(SchedulerCore):
             queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
             queue.remove(request)
             request.key = key
-            if isinstance(queue, RunningList):
-                queue.add(request)
-            else:
-                queue.push(request)
+            queue.push(request)
             self._events.append(ev.Rekeyed([request.request_id], [key]))
 
     def rekey(self, request: Request) -> None:
@@ -147,7 +144,7 @@ class PresetScheduler(SchedulerCore):
         free, cached = self.blocks.pool.free, self.blocks.pool.cached
         resumed = self._leave_waiting(request, step.now)
         key, request.key = request.key, self._running_key(request)
-        self.running.add(request)
+        self.running.push(request)
         self._events.append(
             ev.Admitted(request.request_id, request.admitted_serial, resumed, need, free, watermark, cached)
         )

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import deque
 
 from vtop.engine import events as ev
-from vtop.engine.executor import SampledToken, StepPlan
+from vtop.engine.executor import StepPlan
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.presets.blocks import Fit, TableChange, V0Blocks
 from vtop.engine.presets.v0_step import V0Step, sequences_of
 from vtop.engine.request import FinishReason, Request, Sequence
+from vtop.engine.sched.core import Sample
 
 
 class V0Scheduler(PresetScheduler):
@@ -145,7 +146,7 @@ class V0Scheduler(PresetScheduler):
     def _preempt_or_swap(self, step: V0Step, victim: Request, beneficiary: Request) -> None:
         """To the host pool if the victim is to go there and fits, else back to waiting (15-17)."""
         if self._prefers_swap(victim) and self.blocks.can_swap_out(victim.computing):
-            self.swapping.out(step, victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK)
+            self.preemption.swap_out(step, victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK)
         else:
             self._preempt(victim, beneficiary, ev.PreemptCause.NO_FREE_BLOCK, step)
 
@@ -168,7 +169,7 @@ class V0Scheduler(PresetScheduler):
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
-            self.swapping.back(step, head, self.blocks.swap_in_need(head.computing), watermark)
+            self.preemption.swap_in(step, head, self.blocks.swap_in_need(head.computing), watermark)
             decodes = self.blocks.decodes(head.computing[0])
             (step.returned_decodes if decodes else step.returned_prefills).append(head)
             self._append(step, head)
@@ -251,12 +252,9 @@ class V0Scheduler(PresetScheduler):
 
     # --- the result of a step ----------------------------------------------------------------------------------------
 
-    def _fork(
-        self, parent: Sequence, sampled: SampledToken, children: list[Sequence], tokens: list[SampledToken]
-    ) -> list[tuple[Sequence, SampledToken]]:
+    def _in_order(self, own: Sample, others: list[Sample]) -> list[Sample]:
         """The parent goes on as the last child (23)."""
-        first, *others = super()._fork(parent, sampled, children, tokens)
-        return [*others, first]
+        return [*others, own]
 
     def _index_written(self, seq: Sequence) -> None:
         """Content is indexed when a table gets it; from now on it counts as computed (26)."""

@@ -11,10 +11,17 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.executor import ExecutorRates, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.policies import KeyChange, make_policy
-from vtop.engine.policies.queues import WaitingQueue
+from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.preemption import Choice, Swapping, make_preemption_mode, make_victim_rule, tokens_lost
+from vtop.engine.sched.preemption import (
+    TO_RECOMPUTE,
+    Choice,
+    Preemption,
+    make_preemption_mode,
+    make_victim_rule,
+    tokens_lost,
+)
 from vtop.engine.sched.step import StepPass
 
 KEEP_ENDED = 32  # requests, for the audit
@@ -46,13 +53,13 @@ class SchedulerState:
         self.policy = make_policy(config)
         self.victim_rule = make_victim_rule(config.victim, self.policy.rank)
         self.preemption_mode = make_preemption_mode(config.preemption_mode)
-        self.swapping = Swapping(self)
+        self.preemption = Preemption(self)
         self.waiting: WaitingQueue = self.policy.make_queue()
         self.running = self.policy.make_running()
         self.swapped: WaitingQueue = self.policy.make_queue()
         self.now = 0.0  # of the latest step, command or arrival
         self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
-        self._outputs = outputs
+        self.outputs = outputs
         self._deadlines: list[tuple[float, int, Request]] = []
         self._events: list[ev.AnyEvent] = []
         self._admissions = 0
@@ -67,6 +74,10 @@ class SchedulerState:
     def forget_told(self) -> None:
         """Tell the reason of the head again, although it may be the same."""
         self._told_wait = None
+
+    def forget_skipped(self, request: Request) -> None:
+        """It does not run any more: tell anew when it runs again and is skipped."""
+        self._told_skipped.discard(request)
 
     def take_events(self) -> list[ev.AnyEvent]:
         """Events since the last call, in order."""
@@ -90,18 +101,18 @@ class SchedulerState:
 
     # --- changes of state --------------------------------------------------------------------------------------------
 
+    def queue_of(self, request: Request) -> WaitingQueue | RunningList:
+        """The queue of an alive request, as its status says."""
+        if request.status is RequestStatus.RUNNING:
+            return self.running
+        return self.swapped if request.status is RequestStatus.SWAPPED else self.waiting
+
     def rekey(self, request: Request) -> None:
         """Ask the policy for the key of an alive request again, and put it in its new place."""
-        key = self.policy.key(request)
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-            request.key = key
-            self.running.add(request)
-        else:
-            queue = self.swapped if request.status is RequestStatus.SWAPPED else self.waiting
-            queue.remove(request)
-            request.key = key
-            queue.push(request)
+        key, queue = self.policy.key(request), self.queue_of(request)
+        queue.remove(request)
+        request.key = key
+        queue.push(request)
 
     def change_key(self, request: Request, change: KeyChange) -> None:
         """A policy moved a request: put it in its new place and tell."""
@@ -124,40 +135,7 @@ class SchedulerState:
         pool_after: int | None = None,
     ) -> None:
         """From running to waiting; what it computed is thrown away. `pool_after`: for a pool that shrinks to that."""
-        pool = self.blocks.pool
-        used_before, for_key = pool.used, beneficiary.key
-        lost = self._tokens_lost(victim)
-        rule, rank, for_rank = self._chosen_by(victim, beneficiary) if pool_after is None else ("", (), ())
-        self._leave_running(victim, step)
-        for seq in victim.sequences:
-            self._tell_freed(seq, self.blocks.free(seq))
-        victim.status = RequestStatus.WAITING
-        victim.beam_found = {}
-        victim.key = self._key_of_victim(victim, self._returning_key)
-        self._requeue(victim, step)
-        self._events.append(
-            ev.Preempted(
-                id=victim.request_id,
-                for_id=beneficiary.request_id,
-                cause=cause,
-                mode="recompute",
-                rule=rule,
-                key=victim.key,
-                for_key=for_key,
-                blocks_freed=used_before - pool.used,
-                tokens_lost=lost,
-                used_before=used_before,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-                rank=rank,
-                for_rank=for_rank,
-                why=choice.why if choice else ev.ModeWhy.MODE,
-                swap_seconds=choice.swap_seconds if choice else None,
-                recompute_seconds=choice.recompute_seconds if choice else None,
-                pool_after=pool_after,
-            )
-        )
+        self.preemption.recompute(victim, beneficiary, cause, step, choice or TO_RECOMPUTE, pool_after)
 
     def _tokens_lost(self, victim: Request) -> int:
         return tokens_lost(victim)
@@ -165,24 +143,6 @@ class SchedulerState:
     def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
         """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
         return self.rule_name, self.policy.rank(victim), self.policy.rank(beneficiary)
-
-    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
-        if step is not None:
-            step.give_back(victim)
-            step.victim = step.victim or victim
-        self.running.remove(victim)
-        self._told_skipped.discard(victim)
-        victim.preemptions += 1
-        victim.owed_token = False
-
-    def _key_of_victim(self, victim: Request, key: Callable[[Request], Key]) -> Key:
-        """Its key from now on. When the policy raises here the preemption is never told, so it does not count."""
-        try:
-            self.policy.on_preempt(victim, self.now)
-            return key(victim)
-        except BaseException:
-            victim.preemptions -= 1
-            raise
 
     def _returning_key(self, victim: Request) -> Key:
         """Its key in `waiting` after a preemption."""

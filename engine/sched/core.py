@@ -17,10 +17,12 @@ from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.sched import admission
 from vtop.engine.sched import live as live_options
-from vtop.engine.sched.beams import advance_beams
 from vtop.engine.sched.changes import SchedulerState
 from vtop.engine.sched.output import Accepted
+from vtop.engine.sched.samples import advance_beams, fork_samples, tell_result
 from vtop.engine.sched.step import Given, StepPass
+
+Sample = tuple[Sequence, SampledToken]
 
 
 class SchedulerCore(SchedulerState):
@@ -79,18 +81,13 @@ class SchedulerCore(SchedulerState):
         message: str = "",
     ) -> None:
         """End an alive request in whatever state; its blocks return at once."""
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        elif request.status is RequestStatus.SWAPPED:
-            self.swapped.remove(request)
-        else:
-            self.waiting.remove(request)
+        self.queue_of(request).remove(request)
         self.policy.on_finish(request)
         self._leave(request, reason, stop_reason, message)
 
     def _leave(self, request: Request, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
         """It is in no queue any more: give its blocks back, close its outputs, and tell."""
-        self._told_skipped.discard(request)
+        self.forget_skipped(request)
         for seq in request.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
             self.blocks.host.drop(seq)
@@ -101,14 +98,14 @@ class SchedulerCore(SchedulerState):
                 self._tell_ended(seq, reason, stop_reason, message)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
-        self._tell_result(request, reason)
+        tell_result(self, request, reason)
         self.ended.append(request)
         try:
-            text = self._outputs.close(request)
+            text = self.outputs.close(request)
         except Exception as error:  # of the text that was still held back
             text, request.finish_reason, request.stop_reason = "", FinishReason.FAILED, None
             request.finish_message = error_line(error)
-            self._outputs.fail(request)
+            self.outputs.fail(request)
         self._events.append(
             ev.Finished(
                 id=request.request_id,
@@ -121,32 +118,9 @@ class SchedulerCore(SchedulerState):
             )
         )
 
-    def _tell_result(self, request: Request, reason: FinishReason) -> None:
-        """Of a beam search, or of more samples than are returned: which outputs the request returns."""
-        name, most = request.request_id, request.params.n
-        if request.beam is not None:
-            best = request.beam.best()[:most]
-            texts = self._outputs.close_beams(request, best)
-            outputs = [
-                ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
-                for h, text in zip(best, texts, strict=True)
-            ]
-            self._events.append(ev.Searched(name, outputs, request.beam.steps))
-        elif len(request.sequences) > most and request.forked:
-            chosen = request.chosen()
-            self._events.append(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
-
     def resize(self, num_blocks: int) -> list[Request]:
         """Change the size of the pool. Holders of blocks beyond it are preempted; returns requests that never fit."""
-        before = self.blocks.pool.total
-        for request in self.running.snapshot():
-            if self.blocks.holds_beyond(request, num_blocks):
-                self._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None, pool_after=num_blocks)
-        self.blocks.pool.resize(num_blocks)
-        self._tell_evicted()
-        self._events.append(ev.PoolResized(before, num_blocks))
-        alive = self.running.snapshot() + self.waiting.ordered() + self.swapped.ordered()
-        return [r for r in alive if not self.blocks.ever_returns(r)]
+        return live_options.resize_pool(self, num_blocks)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; blocks in use stay with their holders. Returns blocks forgotten."""
@@ -181,7 +155,7 @@ class SchedulerCore(SchedulerState):
         self._tell_tokens(given)
         for request in given.beams:
             try:
-                self._outputs.grow_beams(request)
+                self.outputs.grow_beams(request)
                 advance_beams(self, request)
             except Exception as error:
                 given.blame(request, error)
@@ -208,17 +182,20 @@ class SchedulerCore(SchedulerState):
             self._count_service(chunk, sampled is not None)
         if sampled is None:
             return
-        tokens = [(seq, sampled)]
-        if chunk.forks:
-            tokens = self._fork(seq, sampled, chunk.forks, forked[index])
+        others = fork_samples(self, seq, chunk.forks, forked[index]) if chunk.forks else []
         request.owed_token = False
         if request.beam is not None:
             request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
             if len(request.beam_found) == len(request.beam_order):
                 given.beams.append(request)
             return
-        for sample, token in tokens:
+        own = (seq, sampled)
+        for sample, token in self._in_order(own, others) if others else (own,):
             self._accept(given, sample, token)
+
+    def _in_order(self, own: Sample, others: list[Sample]) -> list[Sample]:
+        """The samples of a prompt in the order in which they get their first tokens; `own` computed it."""
+        return [own, *others]
 
     @property
     def capacity(self) -> float:
@@ -232,7 +209,7 @@ class SchedulerCore(SchedulerState):
             return
         seq.token_ids.append(sampled.token_id)
         try:
-            accepted = self._outputs.accept(seq, sampled)
+            accepted = self.outputs.accept(seq, sampled)
         except Exception as error:  # the token is there all the same
             given.blame(seq.request, error)
             accepted = Accepted()
@@ -298,23 +275,10 @@ class SchedulerCore(SchedulerState):
             self.finish(request, best.finish_reason, stop_reason=best.stop_reason, message=text)
 
     def _tell_ended(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
-        name, text = seq.request.request_id, self._outputs.end(seq, reason, stop_reason)
+        name, text = seq.request.request_id, self.outputs.end(seq, reason, stop_reason)
         self._events.append(
             ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
-
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """The child goes on beside the parent, with the same blocks."""
-        blocks = self.blocks.fork(parent, child)
-        self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-
-    def _fork(
-        self, parent: Sequence, sampled: SampledToken, children: list[Sequence], tokens: list[SampledToken]
-    ) -> list[tuple[Sequence, SampledToken]]:
-        """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
-        for child in children:
-            self.fork(parent, child)
-        return [(parent, sampled), *zip(children, tokens, strict=True)]
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.
@@ -329,7 +293,7 @@ class SchedulerCore(SchedulerState):
         unsaved = {host for _, host in plan.swap_out}
         for request in self.swapped.ordered() if unsaved else ():
             if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
-                self.swapping.lose(request)
+                self.preemption.lose(request)
         return failed
 
     def _count_service(self, chunk: Chunk, output: bool) -> None:

@@ -15,6 +15,7 @@ from vtop.engine.blocks.host import blocks_of
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import ExecutorRates
+from vtop.engine.order import Key
 from vtop.engine.request import Request, RequestStatus
 from vtop.engine.sched.step import StepPass
 
@@ -190,16 +191,83 @@ def make_preemption_mode(name: str) -> PreemptionMode:
 
 
 TO_HOST = Choice(True, ev.ModeWhy.MODE)
+TO_RECOMPUTE = Choice(False, ev.ModeWhy.MODE)
 
 
-class Swapping:
-    """A part of a scheduler: moves requests between `running` and `swapped`, their K/V between the pools, and tells."""
+class Preemption:
+    """A part of a scheduler: takes requests out of `running`, brings swapped ones back, and tells.
+
+    What the schedulers do not share (keys in the queues, what counts as lost) it asks of its own one.
+    """
 
     def __init__(self, scheduler: SchedulerState) -> None:
         self._scheduler = scheduler
         self._told_host_full = False
 
-    def out(
+    def recompute(
+        self,
+        victim: Request,
+        beneficiary: Request,
+        cause: ev.PreemptCause,
+        step: StepPass | None,
+        choice: Choice,
+        pool_after: int | None,
+    ) -> None:
+        """From running to waiting; what it computed is thrown away."""
+        scheduler, pool = self._scheduler, self._scheduler.blocks.pool
+        used_before, for_key = pool.used, beneficiary.key
+        lost = scheduler._tokens_lost(victim)
+        rule, rank, for_rank = scheduler._chosen_by(victim, beneficiary) if pool_after is None else ("", (), ())
+        self._leave_running(victim, step)
+        for seq in victim.sequences:
+            scheduler._tell_freed(seq, scheduler.blocks.free(seq))
+        victim.status = RequestStatus.WAITING
+        victim.beam_found = {}
+        victim.key = self._key_of_victim(victim, scheduler._returning_key)
+        scheduler._requeue(victim, step)
+        scheduler.note(
+            ev.Preempted(
+                id=victim.request_id,
+                for_id=beneficiary.request_id,
+                cause=cause,
+                mode="recompute",
+                rule=rule,
+                key=victim.key,
+                for_key=for_key,
+                blocks_freed=used_before - pool.used,
+                tokens_lost=lost,
+                used_before=used_before,
+                used_after=pool.used,
+                pool=pool.total,
+                count=victim.preemptions,
+                rank=rank,
+                for_rank=for_rank,
+                why=choice.why,
+                swap_seconds=choice.swap_seconds,
+                recompute_seconds=choice.recompute_seconds,
+                pool_after=pool_after,
+            )
+        )
+
+    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
+        if step is not None:
+            step.give_back(victim)
+            step.victim = step.victim or victim
+        self._scheduler.running.remove(victim)
+        self._scheduler.forget_skipped(victim)
+        victim.preemptions += 1
+        victim.owed_token = False
+
+    def _key_of_victim(self, victim: Request, key: Callable[[Request], Key]) -> Key:
+        """Its key from now on. When the policy raises here the preemption is never told, so it does not count."""
+        try:
+            self._scheduler.policy.on_preempt(victim, self._scheduler.now)
+            return key(victim)
+        except BaseException:
+            victim.preemptions -= 1
+            raise
+
+    def swap_out(
         self,
         step: StepPass,
         victim: Request,
@@ -210,9 +278,9 @@ class Swapping:
         """From running to swapped; what it computed moves to the host pool."""
         scheduler, pool = self._scheduler, self._scheduler.blocks.pool
         used_before, for_key = pool.used, beneficiary.key
-        scheduler._leave_running(victim, step)
+        self._leave_running(victim, step)
         victim.status = RequestStatus.SWAPPED
-        victim.key = scheduler._key_of_victim(victim, scheduler._swapped_key)
+        victim.key = self._key_of_victim(victim, scheduler._swapped_key)
         pairs = scheduler.blocks.swap_out(victim)
         scheduler._tell_evicted()
         step.swap_out += pairs
@@ -238,7 +306,7 @@ class Swapping:
             )
         )
 
-    def back(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
+    def swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
         """From swapped to running; `need` and `watermark` are told."""
         scheduler, pool = self._scheduler, self._scheduler.blocks.pool
         free, cached = pool.free, pool.cached
@@ -249,7 +317,7 @@ class Swapping:
         step.returned.add(request)
         request.status = RequestStatus.RUNNING
         request.key = scheduler._returned_key(request)
-        scheduler.running.add(request)
+        scheduler.running.push(request)
         scheduler.forget_told()
         tables = [list(seq.blocks) for seq in _by_index(request)]
         scheduler.note(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))

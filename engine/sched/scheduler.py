@@ -176,9 +176,9 @@ class Scheduler(SchedulerCore):
         """Preempt, by the preemption mode: to the host pool, or back to waiting."""
         choice = self.preemption_mode.choose(victim, self.blocks, self.rates())
         if choice.swap and victim not in step.copies:  # a copy that is not done yet cannot be moved
-            self.swapping.out(step, victim, beneficiary, cause, choice)
+            self.preemption.swap_out(step, victim, beneficiary, cause, choice)
         else:
-            self.swapping.tell_host_full(choice)
+            self.preemption.tell_host_full(choice)
             self._preempt(victim, beneficiary, cause, step, choice)
 
     def _return_swapped(self, step: StepPass) -> None:
@@ -189,7 +189,7 @@ class Scheduler(SchedulerCore):
             if not isinstance(verdict, Need):
                 self._tell_wait(step, head, verdict)
                 return
-            self.swapping.back(step, head, verdict.blocks, verdict.watermark)
+            self.preemption.swap_in(step, head, verdict.blocks, verdict.watermark)
             self._number_admission(head)
             head.owed_token = True
             self.admission.promise(head)
@@ -268,7 +268,7 @@ class Scheduler(SchedulerCore):
         resumed = self._leave_waiting(head, step.now)
         head.owed_token = True
         head.passed = 0
-        self.running.add(head)
+        self.running.push(head)
         self._events.append(
             ev.Admitted(head.request_id, head.admitted_serial, resumed, need.blocks, free, need.watermark, cached)
         )

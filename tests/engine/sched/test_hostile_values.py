@@ -253,7 +253,7 @@ def inject(engine: LLMEngine, spot: str, call: int, lasting: bool) -> None:
     """Let the `call`-th call of that function raise; with `lasting`, all later ones for the same request too."""
     part, name = spot.split(".")
     scheduler: Any = engine._scheduler
-    owner = {"blocks": scheduler.blocks, "policy": scheduler.policy, "outputs": scheduler._outputs}.get(part)
+    owner = {"blocks": scheduler.blocks, "policy": scheduler.policy, "outputs": scheduler.outputs}.get(part)
     owner = getattr(scheduler, part) if owner is None else owner
     real = getattr(owner, name)
     calls, culprits = 0, set()

@@ -1,14 +1,46 @@
-"""What a step of beam search does to sequences and block tables: beams that live on, fork, and are dropped."""
+"""Requests of several sequences: samples that fork, beams that live on, fork and are dropped, and what is returned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vtop.engine import events as ev
+from vtop.engine.executor import SampledToken
 from vtop.engine.request import FinishReason, Request, Sequence
 
 if TYPE_CHECKING:
     from vtop.engine.sched.core import SchedulerCore
+
+
+def fork_sequence(scheduler: SchedulerCore, parent: Sequence, child: Sequence) -> None:
+    """The child goes on beside the parent, with the same blocks."""
+    blocks = scheduler.blocks.fork(parent, child)
+    scheduler.note(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
+
+
+def fork_samples(
+    scheduler: SchedulerCore, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
+) -> list[tuple[Sequence, SampledToken]]:
+    """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
+    for child in children:
+        fork_sequence(scheduler, parent, child)
+    return list(zip(children, tokens, strict=True))
+
+
+def tell_result(scheduler: SchedulerCore, request: Request, reason: FinishReason) -> None:
+    """Of a beam search, or of more samples than are returned: which outputs the request returns."""
+    name, most = request.request_id, request.params.n
+    if request.beam is not None:
+        best = request.beam.best()[:most]
+        texts = scheduler.outputs.close_beams(request, best)
+        outputs = [
+            ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
+            for h, text in zip(best, texts, strict=True)
+        ]
+        scheduler.note(ev.Searched(name, outputs, request.beam.steps))
+    elif len(request.sequences) > most and request.forked:
+        chosen = request.chosen()
+        scheduler.note(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
 
 
 def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
@@ -61,7 +93,7 @@ def advance_beams(scheduler: SchedulerCore, request: Request) -> None:
 
 def fork_beam(scheduler: SchedulerCore, parent: Sequence, child: Sequence) -> None:
     """`child` goes on from where `parent` is, with the same blocks."""
-    scheduler.fork(parent, child)
+    fork_sequence(scheduler, parent, child)
     child.token_ids = list(parent.token_ids)
     child.most_computed = parent.most_computed
 
