@@ -1,10 +1,11 @@
-"""What is refused when it is added: what can never run, and who is turned away when too many wait.
+"""What becomes of a request that is added: refused, because it can never run or too many wait, or queued.
 
-One place, one line of text for each.
+One place, one line of text for each refusal.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +203,46 @@ def check_fits(
             need=prompt_len,
             capacity=token_budget,
         )
+
+
+def queue_request(scheduler: SchedulerCore, request: Request, now: float | None) -> Request | None:
+    """Into the waiting queue, as `SchedulerCore.add` says."""
+    request.queued = scheduler.now = request.arrival if now is None else now
+    scheduler.policy.on_arrival(request, scheduler.now)
+    try:
+        request.key = scheduler.policy.key(request)
+        turned_away = check_queue(scheduler, request)
+    except Exception:
+        scheduler.policy.on_finish(request)
+        raise
+    if turned_away is not None:
+        turn_away(scheduler, turned_away, request)
+    scheduler.waiting.push(request)
+    for at in {request.deadline, request.expires}:
+        if at is not None:
+            heapq.heappush(scheduler.deadlines, (at, request.number, request))
+    params = request.params
+    scheduler.note(
+        ev.Arrived(
+            id=request.request_id,
+            number=request.number,
+            key=request.key,
+            arrival=request.arrival,
+            prompt_tokens=request.prompt_len,
+            limit=request.limit,
+            max_tokens=params.max_tokens,
+            prompt=request.prompt,
+            priority=request.priority,
+            group=request.group,
+            deadline=request.deadline,
+            expires=request.expires,
+            temperature=params.temperature,
+            seed=request.seed,
+            expected_tokens=request.expected_tokens,
+            samples=len(request.sequences),
+        )
+    )
+    return turned_away
 
 
 def check_queue(scheduler: SchedulerCore, new: Request) -> Request | None:

@@ -60,7 +60,7 @@ class SchedulerState:
         self.now = 0.0  # of the latest step, command or arrival
         self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
         self.outputs = outputs
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self.deadlines: list[tuple[float, int, Request]] = []  # heap: when, number, whose
         self._events: list[ev.AnyEvent] = []
         self._admissions = 0
         self._told_wait: tuple[str, ev.WaitReason] | None = None

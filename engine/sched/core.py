@@ -35,42 +35,7 @@ class SchedulerCore(SchedulerState):
 
         Returns the request that was ended for it, where it is more urgent than one of those.
         """
-        request.queued = self.now = request.arrival if now is None else now
-        self.policy.on_arrival(request, self.now)
-        try:
-            request.key = self.policy.key(request)
-            turned_away = admission.check_queue(self, request)
-        except Exception:
-            self.policy.on_finish(request)
-            raise
-        if turned_away is not None:
-            admission.turn_away(self, turned_away, request)
-        self.waiting.push(request)
-        for at in {request.deadline, request.expires}:
-            if at is not None:
-                heapq.heappush(self._deadlines, (at, request.number, request))
-        params = request.params
-        self._events.append(
-            ev.Arrived(
-                id=request.request_id,
-                number=request.number,
-                key=request.key,
-                arrival=request.arrival,
-                prompt_tokens=request.prompt_len,
-                limit=request.limit,
-                max_tokens=params.max_tokens,
-                prompt=request.prompt,
-                priority=request.priority,
-                group=request.group,
-                deadline=request.deadline,
-                expires=request.expires,
-                temperature=params.temperature,
-                seed=request.seed,
-                expected_tokens=request.expected_tokens,
-                samples=len(request.sequences),
-            )
-        )
-        return turned_away
+        return admission.queue_request(self, request, now)
 
     def finish(
         self,
@@ -356,8 +321,8 @@ class SchedulerCore(SchedulerState):
         return self.running, self.waiting, self.swapped
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
-            at, _, request = heapq.heappop(self._deadlines)
+        while self.deadlines and (self.deadlines[0][0] <= now or self.deadlines[0][2].finished):
+            at, _, request = heapq.heappop(self.deadlines)
             if request.finished:
                 continue
             self.concerns = request
