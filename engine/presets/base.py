@@ -16,10 +16,10 @@ from vtop.engine.order import Key
 from vtop.engine.policies.queues import HeapQueue, RunningList
 from vtop.engine.presets.options import PresetOptions
 from vtop.engine.request import Request, RequestStatus
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.core import SchedulerCore
-from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.output import Given, OutputProcessor
 from vtop.engine.sched.samples import fork_samples
-from vtop.engine.sched.step import Given, StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
 

@@ -9,7 +9,7 @@ from vtop.engine.presets.options import PresetStopped
 from vtop.engine.presets.v0_core import V0Core
 from vtop.engine.presets.v0_swap import V0Pass
 from vtop.engine.request import Request
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.changes import StepPass
 
 
 @dataclass(slots=True)

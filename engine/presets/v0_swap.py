@@ -15,7 +15,7 @@ from vtop.engine.presets.groups import seats_of
 from vtop.engine.presets.options import PresetStopped
 from vtop.engine.presets.v0_blocks import Room, TableChange, V0Blocks
 from vtop.engine.request import FinishReason, Request, Sequence
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.changes import StepPass
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from vtop.engine.blocks.manager import PrefixHit
 from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.presets.v1_core import V1Core
 from vtop.engine.request import Request, RequestStatus, Sequence
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.changes import StepPass
 
 
 class V1Scheduler(V1Core):

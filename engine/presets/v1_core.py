@@ -15,9 +15,9 @@ from vtop.engine.order import Key
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.presets.options import PresetOptions
 from vtop.engine.request import FinishReason, Request, Sequence
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.output import OutputProcessor
 from vtop.engine.sched.preemption import Choice
-from vtop.engine.sched.step import StepPass
 
 
 class V1Core(PresetScheduler):
