@@ -17,8 +17,8 @@ from vtop.engine.presets.base import PresetOptions
 from vtop.engine.presets.blocks import V1Blocks
 from vtop.engine.presets.v1 import V1Scheduler
 from vtop.engine.request import FinishReason, Request, Sequence
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.step import StepPass
 
 Pause = Literal["new", "all"]
 

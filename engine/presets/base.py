@@ -16,9 +16,9 @@ from vtop.engine.errors import BadValue
 from vtop.engine.order import Key
 from vtop.engine.policies.queues import HeapQueue, RunningList
 from vtop.engine.request import Request, RequestStatus
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.core import SchedulerCore
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.step import StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
 """Options that a preset's rules do not fix: these change while requests run."""

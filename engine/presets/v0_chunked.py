@@ -10,8 +10,8 @@ from vtop.engine.presets.base import PresetOptions
 from vtop.engine.presets.v0 import V0Scheduler
 from vtop.engine.presets.v0_step import V0Step
 from vtop.engine.request import Request
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.step import StepPass
 
 
 class V0ChunkedScheduler(V0Scheduler):

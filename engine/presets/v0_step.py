@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from vtop.engine.executor import Chunk
 from vtop.engine.request import Request
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.changes import StepPass
 
 
 @dataclass(slots=True)

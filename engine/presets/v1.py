@@ -8,8 +8,8 @@ from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.preemption import Choice
-from vtop.engine.sched.step import StepPass
 
 
 class V1Scheduler(PresetScheduler):

@@ -1,14 +1,18 @@
-"""SchedulerState: queues, block tables, and every change of a request, told as an event where it happens."""
+"""SchedulerState: queues, block tables, and every change of a request, told as an event where it happens.
+
+A step that is being decided is a `StepPass`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager, PrefixHit
 from vtop.engine.config import EngineConfig
-from vtop.engine.executor import ExecutorRates, StepPlan
+from vtop.engine.executor import Chunk, ExecutorRates, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.policies import KeyChange, make_policy
 from vtop.engine.policies.queues import RunningList, WaitingQueue
@@ -22,7 +26,6 @@ from vtop.engine.sched.preemption import (
     make_victim_rule,
     tokens_lost,
 )
-from vtop.engine.sched.step import StepPass
 
 KEEP_ENDED = 32  # requests, for the audit
 _LIMITS: dict[type[ev.Reason], ev.Limit] = {
@@ -33,6 +36,30 @@ _LIMITS: dict[type[ev.Reason], ev.Limit] = {
     ev.SwappedFirst: ev.Limit.SWAPPED,
     ev.DecodesFirst: ev.Limit.DECODES,
 }
+
+
+@dataclass(slots=True)
+class StepPass:
+    """What one call of `schedule` has decided so far."""
+
+    now: float
+    left: int  # tokens left of the budget
+    chunks: dict[Request, list[Chunk]] = field(default_factory=dict)
+    copies: dict[Request, list[tuple[int, int]]] = field(default_factory=dict)  # (source, target) blocks
+    swap_out: list[tuple[int, int]] = field(default_factory=list)  # (device, host) blocks
+    swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host, device) blocks
+    returned: set[Request] = field(default_factory=set)  # swapped in
+    victim: Request | None = None  # the first one preempted in this pass
+    limit: ev.Limit = ev.Limit.NONE
+
+    def add(self, request: Request, chunk: Chunk) -> None:
+        self.left -= chunk.num_tokens
+        self.chunks.setdefault(request, []).append(chunk)
+
+    def give_back(self, request: Request) -> None:
+        """The request was preempted: what it was given in this pass is there again."""
+        self.left += sum(chunk.num_tokens for chunk in self.chunks.pop(request, ()))
+        self.copies.pop(request, None)
 
 
 class SchedulerState:

@@ -17,10 +17,9 @@ from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
 from vtop.engine.sched import admission
 from vtop.engine.sched import live as live_options
-from vtop.engine.sched.changes import SchedulerState
-from vtop.engine.sched.output import Accepted
+from vtop.engine.sched.changes import SchedulerState, StepPass
+from vtop.engine.sched.output import Accepted, Given
 from vtop.engine.sched.samples import advance_beams, fork_samples, tell_result
-from vtop.engine.sched.step import Given, StepPass
 
 Sample = tuple[Sequence, SampledToken]
 

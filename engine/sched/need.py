@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from vtop.engine import events as ev
 from vtop.engine.blocks.manager import NO_HIT, PrefixHit
 from vtop.engine.request import Request, RequestStatus, Sequence
-from vtop.engine.sched.step import StepPass
 
 if TYPE_CHECKING:
-    from vtop.engine.sched.changes import SchedulerState
+    from vtop.engine.sched.changes import SchedulerState, StepPass
 
 
 @dataclass(frozen=True, slots=True)

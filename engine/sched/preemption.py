@@ -17,10 +17,9 @@ from vtop.engine.errors import BadValue
 from vtop.engine.executor import ExecutorRates
 from vtop.engine.order import Key
 from vtop.engine.request import Request, RequestStatus
-from vtop.engine.sched.step import StepPass
 
 if TYPE_CHECKING:
-    from vtop.engine.sched.changes import SchedulerState
+    from vtop.engine.sched.changes import SchedulerState, StepPass
 
 
 class VictimRule(Protocol):

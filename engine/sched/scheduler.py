@@ -30,11 +30,11 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.executor import Chunk, StepPlan
 from vtop.engine.policies.queues import peek_many
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.core import SchedulerCore
 from vtop.engine.sched.need import Admission, Need
 from vtop.engine.sched.output import OutputProcessor
 from vtop.engine.sched.preemption import choose_victims
-from vtop.engine.sched.step import StepPass
 
 
 class Scheduler(SchedulerCore):

@@ -15,7 +15,7 @@ from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.blocks.prefix import PrefixIndex, blake2_hash, extend_keys
 from vtop.engine.errors import BadValue
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.changes import StepPass
 from vtop_support.engines import AuditedEngine
 from vtop_support.pools import hand_out_order
 from vtop_support.stub import StubExecutor, expected_output
