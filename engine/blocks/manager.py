@@ -130,7 +130,7 @@ class BlockManager:
         if not hit.copy_last:
             return None
         try:
-            return self._own_copy(seq, len(seq.blocks) - 1)
+            return self.copy_on_write(seq, hit.tokens)
         except Exception:
             self.free(seq)
             raise
@@ -216,9 +216,7 @@ class BlockManager:
 
     def copy_on_write(self, seq: Sequence, position: int) -> tuple[int, int]:
         """Give the sequence a block of its own for slot `position`; returns (source, target). Raises NoFreeBlocks."""
-        return self._own_copy(seq, position // self.block_size)
-
-    def _own_copy(self, seq: Sequence, index: int) -> tuple[int, int]:
+        index = position // self.block_size
         source = seq.blocks[index]
         [target] = self.pool.allocate(1)
         seq.blocks[index] = target

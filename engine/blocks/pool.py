@@ -87,12 +87,8 @@ class BlockPool:
         Raises PoolError when a block would be released more often than it is held.
         """
         ref = self._ref
-        if len(set(blocks)) == len(blocks):
-            ok = all(0 <= b < len(ref) and ref[b] > 0 for b in blocks)
-        else:
-            ok = all(0 <= b < len(ref) and ref[b] >= n for b, n in Counter(blocks).items())
-        if not ok:
-            wrong = sorted({b for b, n in Counter(blocks).items() if not 0 <= b < len(ref) or ref[b] < n})
+        wrong = sorted(b for b, n in Counter(blocks).items() if not 0 <= b < len(ref) or ref[b] < n)
+        if wrong:
             raise PoolError(f"released more often than held: blocks {wrong}")
         for block in blocks:
             ref[block] -= 1

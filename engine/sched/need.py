@@ -68,7 +68,7 @@ class Admission:
         """What bringing a swapped-out request back takes; why it cannot come now, when it cannot."""
         headroom = self._headroom(step)
         need = self._need_to_return(request, headroom)
-        reason = self._why_not(request, need, headroom, tokens=1, at_once=1)
+        reason = self._first_limit(request, need, headroom, tokens=1, at_once=1)
         return need if reason is None else reason
 
     def fits_without(self, step: StepPass, request: Request, victims: list[Request]) -> bool:
@@ -83,9 +83,9 @@ class Admission:
     def _why_wait(self, request: Request, need: Need, headroom: Headroom) -> ev.WaitReason | None:
         tokens = request.computing[0].num_tokens - need.hit.tokens
         never_split = self._scheduler.config.batching == "prefill-first" and tokens <= self._scheduler.token_budget
-        return self._why_not(request, need, headroom, tokens, at_once=tokens if never_split else 1)
+        return self._first_limit(request, need, headroom, tokens, at_once=tokens if never_split else 1)
 
-    def _why_not(
+    def _first_limit(
         self, request: Request, need: Need, headroom: Headroom, tokens: int, at_once: int
     ) -> ev.WaitReason | None:
         """Which limit it meets first: sequences, tokens (`at_once` of the `tokens` it wants), or blocks."""

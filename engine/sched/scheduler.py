@@ -1,6 +1,7 @@
 """Scheduler: which sequences compute how many tokens in the next step, and what their tokens change.
 
-The rules, in order (each step):
+What an admission takes and why it must wait is `need.py`; what becomes of victims is `preemption.py`; what a decision
+does to queues and tables is `changes.py`. The rules, in order (each step):
  1. time-outs end requests, whatever queue they are in;
  2. running requests, in policy order: each decode or next chunk gets blocks; when none is free, victims are
     taken by the victim rule until it fits or the request itself is the victim; the preemption mode says whether
@@ -54,7 +55,7 @@ class Scheduler(SchedulerCore):
 
     def schedule(self, now: float) -> StepPlan:
         """Decide the next step. Block tables grow here; `num_computed` grows in `commit`."""
-        step = self._begin(now)
+        step = self._begin(now)  # rule 1
         if self.config.batching == "prefill-first":
             self._prefill_first(step)
         else:
@@ -64,6 +65,7 @@ class Scheduler(SchedulerCore):
         return self._plan(step)
 
     def _prefill_first(self, step: StepPass) -> None:
+        """Prompts before decodes: rule 4, then 2, unless somebody is swapped out or it is the decodes' turn."""
         if len(self.swapped):
             self._prefill_streak = 0
             self._run_running(step)
@@ -89,7 +91,7 @@ class Scheduler(SchedulerCore):
             self._run_running(step)
 
     def _run_running(self, step: StepPass, only: list[Request] | None = None) -> None:
-        """Give tokens and blocks to running requests, in policy order."""
+        """Rule 2: tokens and blocks to running requests, in policy order."""
         requests = self.running.snapshot() if only is None else only
         block_size = self.blocks.block_size
         # a chunk leaves one token of the budget to every decode that comes after it
@@ -182,7 +184,7 @@ class Scheduler(SchedulerCore):
             self._preempt(victim, beneficiary, cause, step, choice)
 
     def _return_swapped(self, step: StepPass) -> None:
-        """Bring swapped requests back, in policy order, until one does not fit."""
+        """Rule 3: swapped requests come back, in policy order, until one does not fit."""
         while step.victim is None and (head := self.swapped.peek()) is not None:
             self.concerns = head
             verdict = self.admission.of_swapped(step, head)
@@ -196,7 +198,7 @@ class Scheduler(SchedulerCore):
             self._run_running(step, [head])
 
     def _admit_waiting(self, step: StepPass) -> None:
-        """Admit waiting requests, in policy order, until one does not fit."""
+        """Rule 4: waiting requests are admitted, in policy order, until one does not fit."""
         while (head := self.waiting.peek()) is not None:
             self.concerns = head
             if step.victim is not None:
@@ -209,16 +211,16 @@ class Scheduler(SchedulerCore):
             if not self.blocks.ever_returns(head):
                 self.finish(head, FinishReason.CAPACITY, message=self._group_message(head))
                 continue
-            reason = self._try(step, head)
+            reason = self._admit_if_fits(step, head)
             if reason is not None and self.config.preempt_for_waiting and self._take_victims(step, head):
-                reason = self._try(step, head)
+                reason = self._admit_if_fits(step, head)
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 if isinstance(reason, (ev.NeedsBlocks, ev.NeedsBudget)) and step.victim is None:
                     self._skip_ahead(step)
                 return
 
-    def _try(self, step: StepPass, request: Request) -> ev.WaitReason | None:
+    def _admit_if_fits(self, step: StepPass, request: Request) -> ev.WaitReason | None:
         """Admit a waiting request if it fits; else, why not."""
         self.concerns = request
         verdict = self.admission.of_waiting(step, request)
@@ -249,7 +251,7 @@ class Scheduler(SchedulerCore):
         while limit and step.left > 0:
             heads: list[Request] = []
             for request in peek_many(self.waiting, limit + 1):
-                if heads and self._try(step, request) is None:
+                if heads and self._admit_if_fits(step, request) is None:
                     for head in heads:
                         head.passed += 1
                     names = [head.request_id for head in heads]
