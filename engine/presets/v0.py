@@ -69,7 +69,7 @@ class V0Scheduler(PresetScheduler):
                 self.finish(head, FinishReason.CAPACITY, message=f"{tokens} tokens in one step; the budget is smaller")
             elif fit is Fit.NEVER:
                 self.finish(head, FinishReason.CAPACITY, message=self._too_large(head))
-            elif (reason := self._what_lacks(step, head, tokens, fit)) is not None:
+            elif (reason := self._first_limit(step, head, tokens, fit)) is not None:
                 self._tell_wait(step, head, reason)
                 return
             else:
@@ -116,7 +116,7 @@ class V0Scheduler(PresetScheduler):
 
     def _fits(self, step: V0Step, head: Request, tokens: int) -> bool:
         fit = self.blocks.can_allocate(self._blocks_of_prompt(head), self.options.watermark_blocks)
-        return fit is Fit.NOW and self._what_lacks(step, head, tokens, fit) is None
+        return fit is Fit.NOW and self._first_limit(step, head, tokens, fit) is None
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class V0Scheduler(PresetScheduler):
                 self._drop_swapped(head)
                 continue
             tokens = self._wanted_on_return(step, head)
-            reason = self._what_lacks(step, head, tokens, fit)
+            reason = self._first_limit(step, head, tokens, fit)
             if reason is not None:
                 self._tell_wait(step, head, reason)
                 return
@@ -208,7 +208,7 @@ class V0Scheduler(PresetScheduler):
         """How many of the tokens that one sequence wants are computed in this step, of so many left of the budget."""
         return tokens
 
-    def _what_lacks(self, step: V0Step, head: Request, tokens: int, fit: Fit) -> ev.WaitReason | None:
+    def _first_limit(self, step: V0Step, head: Request, tokens: int, fit: Fit) -> ev.WaitReason | None:
         """Why a waiting or swapped request cannot run now: the first limit that it meets; None when it can."""
         if fit is Fit.LATER:
             seqs = head.computing
