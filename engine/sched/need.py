@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vtop.engine import events as ev
-from vtop.engine.blocks.manager import NO_HIT, PrefixHit
+from vtop.engine.blocks.manager import NO_HIT, BlockManager, PrefixHit
 from vtop.engine.request import Request, RequestStatus, Sequence
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ class Admission:
 
     def __init__(self, scheduler: SchedulerState) -> None:
         self._scheduler = scheduler  # its queues, policy, budget and options are replaced while it runs
-        self._blocks = scheduler.blocks
         self._rejoining: list[Request] = []  # that came back with samples which waited for their prompt; some still do
+
+    @property
+    def _blocks(self) -> BlockManager:
+        return self._scheduler.blocks
 
     # --- verdicts ----------------------------------------------------------------------------------------------------
 
