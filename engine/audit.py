@@ -64,7 +64,7 @@ def audit(
     owners = {block: r.number for r in swapped for seq in r.sequences for block in seq.host_blocks}
     expected = [owners.get(block, FREE) for block in range(blocks.host.total)]
     _expect(found, "host block owners", state.host_owner.tolist(), expected)
-    _expect(found, "used host blocks", state.host_used, blocks.host.used - blocks.host.lost)
+    _expect(found, "used host blocks", state.host_used, blocks.host.used)
     _expect(found, "swapped", [v.id for v in state.swapped_order()], [r.request_id for r in swapped])
 
     _expect(found, "pool size", state.num_blocks, blocks.pool.total)

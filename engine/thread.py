@@ -24,7 +24,7 @@ from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError, error_line
 from vtop.engine.fields import check
 from vtop.engine.load_workload import load_workload
-from vtop.engine.policies.user_calls import stuck_call
+from vtop.engine.policies.user import stuck_call
 from vtop.engine.workload.engine import WorkloadEngine
 
 _log = logging.getLogger(__name__)

@@ -45,7 +45,7 @@ def _end(number: int, _frame: object) -> None:
 @contextmanager
 def report_stuck_calls(way_out: str = "Ctrl-C ends it") -> Iterator[None]:
     """Say on stderr, once, when a user's policy that this thread asks does not return, and the way out."""
-    from vtop.engine.policies.user_calls import stuck_call  # the command line imports Ended, and waits for no policies
+    from vtop.engine.policies.user import stuck_call  # the command line imports Ended, and waits for no policies
 
     done, thread = threading.Event(), threading.get_ident()
 

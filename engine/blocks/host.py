@@ -20,7 +20,6 @@ class HostPool:
 
     def __init__(self, total: int, pool: BlockPool | None = None) -> None:
         self._pool = pool if pool is not None or total < 1 else BlockPool(total)
-        self.lost = 0  # blocks that a preset leaks on purpose, as the engine it copies does
 
     @property
     def total(self) -> int:
@@ -39,7 +38,7 @@ class HostPool:
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Raise PoolError unless counts equal the entries of `tables`, and the lists hold the rest."""
-        if self._pool is not None and not self.lost:
+        if self._pool is not None:
             self._pool.check(tables)
 
     def swap_out(self, sequences: Iterable[rq.Sequence], device: BlockPool, *, share: bool = True) -> Pairs:
@@ -84,19 +83,6 @@ class HostPool:
         if self._pool is not None:
             self._pool.release(seq.host_blocks[::-1])
         seq.host_blocks.clear()
-
-    def lose(self, sequences: Iterable[rq.Sequence]) -> None:
-        """The sequences end and their host blocks never return."""
-        lost: set[int] = set()
-        for seq in sequences:
-            lost.update(seq.host_blocks)
-            seq.host_blocks.clear()
-        self.lost += len(lost)
-
-    def lose_new(self, count: int) -> None:
-        """Take blocks that never return."""
-        if self._pool is not None:
-            self.lost += len(self._pool.allocate(count))
 
 
 def blocks_of(tables: Iterable[Sequence[int]], share: bool) -> int:

@@ -61,14 +61,6 @@ class BlockManager:
         waits = not seq.blocks and not seq.host_blocks and seq is not seq.request.computing[0]
         return self.missing(seq, tokens) - (seq.prompt_len // self.block_size if waits else 0)
 
-    def ever_fits(self, tokens: int) -> bool:
-        """Whether `tokens` slots fit in the whole pool."""
-        return self.blocks_for(tokens) <= self.pool.total
-
-    def fill_of_last_block(self, tokens: int) -> int:
-        """Tokens in the last block of a table that holds `tokens`; 0 for an empty table."""
-        return (tokens - 1) % self.block_size + 1 if tokens else 0
-
     def holds_beyond(self, request: Request, num_blocks: int) -> bool:
         """Whether the request holds a block that a pool of `num_blocks` would not have."""
         return any(block >= num_blocks for seq in request.sequences for block in seq.blocks)
@@ -138,7 +130,7 @@ class BlockManager:
         if not hit.copy_last:
             return None
         try:
-            return self._own_copy(seq, len(seq.blocks) - 1)
+            return self.copy_on_write(seq, hit.tokens)
         except Exception:
             self.free(seq)
             raise
@@ -224,9 +216,7 @@ class BlockManager:
 
     def copy_on_write(self, seq: Sequence, position: int) -> tuple[int, int]:
         """Give the sequence a block of its own for slot `position`; returns (source, target). Raises NoFreeBlocks."""
-        return self._own_copy(seq, position // self.block_size)
-
-    def _own_copy(self, seq: Sequence, index: int) -> tuple[int, int]:
+        index = position // self.block_size
         source = seq.blocks[index]
         [target] = self.pool.allocate(1)
         seq.blocks[index] = target

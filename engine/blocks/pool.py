@@ -6,10 +6,9 @@ out first, then cached ones, least recently used first; handing out a cached blo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 
-from vtop.engine.blocks.block_list import BlockList
 from vtop.engine.blocks.prefix import BlockKey, PrefixIndex
 from vtop.engine.errors import NoFreeBlocks, PoolError
 
@@ -25,10 +24,9 @@ class BlockPool:
             raise PoolError(f"a pool needs at least 1 block, not {total}")
         self.index = PrefixIndex()
         self._ref = [0] * total
-        self._free = BlockList(total)
-        self._cached = BlockList(total)
-        for block in range(total):
-            self._free.push_back(block)
+        # in the order in which they are handed out; a linked list in C, so that either end and taking out are O(1)
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(total))
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._evicted: list[tuple[int, BlockKey, float]] = []
         self.now = 0.0  # engine time, as the scheduler says; only to tell when content was used last
         self._last_used = [0.0] * total
@@ -58,11 +56,6 @@ class BlockPool:
     def ref_count(self, block: int) -> int:
         return self._ref[block]
 
-    def hand_out_order(self) -> Iterator[int]:
-        """Blocks without holder, the next one to be handed out first."""
-        yield from self._free
-        yield from self._cached
-
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks, each with reference count 1, evicting cached ones when no free one is left.
 
@@ -72,10 +65,10 @@ class BlockPool:
             raise NoFreeBlocks(count, self.available)
         taken = []
         for _ in range(count):
-            if len(self._free):
-                block = self._free.pop_front()
+            if self._free:
+                block, _ = self._free.popitem(last=False)
             else:
-                block = self._cached.pop_front()
+                block, _ = self._cached.popitem(last=False)
                 self._evict(block)
             self._ref[block] = 1
             taken.append(block)
@@ -85,7 +78,7 @@ class BlockPool:
         """Count one more holder of a block; one that nobody held leaves the list it was on, its content stays."""
         self._check(block)
         if self._ref[block] == 0:
-            (self._cached if block in self._cached else self._free).remove(block)
+            del (self._cached if block in self._cached else self._free)[block]
         self._ref[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -94,18 +87,14 @@ class BlockPool:
         Raises PoolError when a block would be released more often than it is held.
         """
         ref = self._ref
-        if len(set(blocks)) == len(blocks):
-            ok = all(0 <= b < len(ref) and ref[b] > 0 for b in blocks)
-        else:
-            ok = all(0 <= b < len(ref) and ref[b] >= n for b, n in Counter(blocks).items())
-        if not ok:
-            wrong = sorted({b for b, n in Counter(blocks).items() if not 0 <= b < len(ref) or ref[b] < n})
+        wrong = sorted(b for b, n in Counter(blocks).items() if not 0 <= b < len(ref) or ref[b] < n)
+        if wrong:
             raise PoolError(f"released more often than held: blocks {wrong}")
         for block in blocks:
             ref[block] -= 1
             if ref[block] == 0:
                 self._last_used[block] = self.now
-                (self._cached if block in self.index else self._free).push_back(block)
+                (self._cached if block in self.index else self._free)[block] = None
 
     def put(self, block: int, key: BlockKey) -> None:
         """A held block is full and written: its content can be hit from now on."""
@@ -118,8 +107,8 @@ class BlockPool:
         """Drop all content: cached blocks become free, held ones can no longer be hit. Returns blocks forgotten."""
         forgotten = len(self.index)
         self.index.clear()
-        while len(self._cached):
-            self._free.push_back(self._cached.pop_front())
+        self._free.update(self._cached)
+        self._cached.clear()
         return forgotten
 
     def take_evicted(self) -> list[tuple[int, BlockKey, float]]:
@@ -138,16 +127,11 @@ class BlockPool:
         for block in range(total, old):
             if block in self.index:
                 self._evict(block)
-        free, cached = list(self._free), list(self._cached)
+            self._free.pop(block, None)
+            self._cached.pop(block, None)
         self._ref = self._ref[:total] + [0] * (total - old)
         self._last_used = self._last_used[:total] + [0.0] * (total - old)
-        self._free, self._cached = BlockList(total), BlockList(total)
-        for block in [*free, *range(old, total)]:
-            if block < total:
-                self._free.push_back(block)
-        for block in cached:
-            if block < total:
-                self._cached.push_back(block)
+        self._free.update(dict.fromkeys(range(old, total)))
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Raise PoolError unless counts equal the entries of `tables` and the lists hold exactly the rest."""
@@ -159,8 +143,8 @@ class BlockPool:
                 raise PoolError(f"block {block} with {count} holders is on the wrong list")
             if count == 0 and (block in self.index) != (block in self._cached):
                 raise PoolError(f"block {block}: content and list disagree")
-        if len(list(self._free)) != self.free or len(list(self._cached)) != self.cached:
-            raise PoolError("a list and its length disagree")
+        if self.available != self._ref.count(0):
+            raise PoolError("a list holds a block that does not exist")
 
     def _check(self, block: int) -> None:
         if not 0 <= block < len(self._ref):

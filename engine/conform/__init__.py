@@ -1,4 +1,4 @@
 """Recorded decisions of real engines, played against our schedulers and compared step by step.
 
-What exists for that comparison alone lives here; the schedulers know nothing of it.
+What exists for that comparison alone lives here, faults of the originals too; `presets` and `sched` know nothing of it.
 """

@@ -1,4 +1,7 @@
-"""Beam search of vLLM 0.6.2: which sequences of a group live on, and what becomes of their blocks (rule 24)."""
+"""Beam search of vLLM 0.6.2: which sequences of a group live on, and what becomes of their blocks.
+
+That is (24) of V0's list in `presets/RULES.md`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from vtop.engine.executor import SampledToken
 from vtop.engine.presets.base import PresetScheduler
 from vtop.engine.request import FinishReason, Request, Sequence
 from vtop.engine.sched.output import OutputProcessor
+from vtop.engine.sched.samples import drop_beam, fork_beam
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Beams:
             by_parent.setdefault(candidate.parent, []).append(candidate)
         for parent in old:
             if parent not in by_parent:
-                _drop(scheduler, parent)
+                drop_beam(scheduler, parent)
         free = [seq for seq in self.request.sequences if seq not in by_parent]
         place: dict[int, Sequence] = {}
         for parent, candidates in by_parent.items():
@@ -85,7 +89,7 @@ class Beams:
                 if candidate is here:
                     continue
                 child = free.pop(0)
-                _fork(scheduler, parent, child)
+                fork_beam(scheduler, parent, child)
                 place[id(candidate)] = child
             place[id(here)] = parent
         for candidate in kept:
@@ -101,14 +105,3 @@ class Beams:
         ids = [self.request.request_id] * len(order)
         tokens = [seq.token_ids[-1] for seq in order]
         scheduler.note(ev.Tokens(ids, tokens, [""] * len(order), [seq.index for seq in order]))
-
-
-def _fork(scheduler: PresetScheduler, parent: Sequence, child: Sequence) -> None:
-    child.token_ids[:] = parent.token_ids
-    blocks = scheduler.blocks.fork(parent, child)
-    scheduler.note(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-
-
-def _drop(scheduler: PresetScheduler, seq: Sequence) -> None:
-    blocks = scheduler.blocks.free(seq)
-    scheduler.note(ev.BlocksFreed(seq.request.request_id, blocks, seq.index))

@@ -10,13 +10,9 @@ from vtop.engine import events as ev
 from vtop.engine.audit import AuditError, audit
 from vtop.engine.config import EngineConfig
 from vtop.engine.conform.beams import Beams
-from vtop.engine.conform.check import differences
+from vtop.engine.conform.faithful_v1 import FaithfulV1
 from vtop.engine.conform.setup import CaseError, CaseSetup
 from vtop.engine.executor import SampledToken, StepOutput, StepPlan
-from vtop.engine.presets.base import PresetScheduler
-from vtop.engine.presets.factory import make_scheduler
-from vtop.engine.presets.options import PresetStopped
-from vtop.engine.presets.v1 import V1Scheduler
 from vtop.engine.request import FinishReason, Request, SamplingParams, Sequence, new_request
 from vtop.engine.state.fold import EngineState
 
@@ -37,12 +33,10 @@ class CaseRun:
     def __init__(self, setup: CaseSetup) -> None:
         self.setup = setup
         self.config = setup.engine_config()
-        self.blocks = setup.make_blocks()
         self.stops = setup.make_stops()
         self._beams: dict[str, Beams] = {}
-        self.scheduler = make_scheduler(
-            self.config, self.blocks, self.stops, setup.options.max_model_len, setup.options
-        )
+        self.scheduler = setup.make_scheduler(self.config, self.stops)
+        self.blocks = self.scheduler.blocks
         self.state = EngineState(_meta(self.config, self.blocks.pool.total, self.blocks.host.total))
         self.requests: dict[str, Request] = {}
         self._alive: dict[str, Request] = {}
@@ -82,7 +76,7 @@ class CaseRun:
             ignore_eos=bool(spec.get("ignore_eos", False)),
         )
         prompt = self.setup.prompt_of(name)
-        limit = self.setup.options.max_model_len + 1
+        limit = self.setup.max_model_len + 1
         request = new_request(
             name,
             number,
@@ -100,7 +94,7 @@ class CaseRun:
 
     def _between(self, do: Mapping[str, Any]) -> None:
         reset = do.get("reset_cache")
-        if reset == "force" and isinstance(self.scheduler, V1Scheduler):
+        if reset == "force" and isinstance(self.scheduler, FaithfulV1):
             self.scheduler.force_reset()
         elif reset == "soft":
             if not self.blocks.pool.used:  # refused while blocks are in use
@@ -111,12 +105,12 @@ class CaseRun:
             pause = str(do["pause"]).lower().removeprefix("paused_")
             if pause not in ("new", "all", "none", "false", "off", "unpaused"):
                 raise CaseError(f"pause: {do['pause']!r} is not known")
-            if not isinstance(self.scheduler, V1Scheduler):
+            if not isinstance(self.scheduler, FaithfulV1):
                 raise CaseError("pause: only in v1")
-            self.scheduler.paused = pause if pause in ("new", "all") else None
+            self.scheduler.paused = "new" if pause == "new" else "all" if pause == "all" else None
 
     def _commit(self, plan: StepPlan, emit: Mapping[str, Any]) -> None:
-        if not self.setup.options.asynchronous:
+        if not self.setup.asynchronous:
             self.scheduler.commit(plan, self._tokens(plan, emit))
             self._advance_beams(plan, emit)
             return
@@ -153,7 +147,7 @@ class CaseRun:
     def _advance_beams(self, plan: StepPlan, emit: Mapping[str, Any]) -> None:
         for request in dict.fromkeys(chunk.sequence.request for chunk in plan.chunks if chunk.sample):
             given: Any = emit.get(request.request_id)
-            if _is_beams(given) and isinstance(self.scheduler, PresetScheduler):
+            if _is_beams(given):
                 beams = self._beams.setdefault(request.request_id, Beams(request))
                 beams.advance(self.scheduler, self.stops, given)
 
@@ -251,27 +245,3 @@ def _meta(config: EngineConfig, num_blocks: int, host_blocks: int) -> ev.Meta:
         engine_time=0.0,
         num_host_blocks=host_blocks,
     )
-
-
-def run_case(setup: CaseSetup, steps: list[Mapping[str, Any]], *, only_v1: bool) -> list[tuple[int, str, str]]:
-    """(step from 1, expected, got) of each step that differs; an error of the case itself ends it."""
-    failed: list[tuple[int, str, str]] = []
-    run: CaseRun | None = None
-    for number, step in enumerate(steps, 1):
-        expect = step.get("expect", {})
-        try:
-            run = run or CaseRun(setup)
-            seen = run.step(step.get("do", {}))
-        except PresetStopped as stopped:
-            if "error" not in expect:
-                failed.append((number, "no error", f"{stopped.kind}: {stopped}"))
-            elif (expect["error"] == "internal_assertion") != (stopped.kind == "internal_assertion"):
-                failed.append((number, f"error {expect['error']}", f"error {stopped.kind}"))
-            return failed
-        except Exception as error:  # whatever goes wrong, the other cases are still run
-            failed.append((number, "a step", f"{type(error).__name__}: {error}"))
-            return failed
-        wrong = differences(expect, seen.values, seen.ids, only_v1=only_v1)
-        if wrong:
-            failed.append((number, "; ".join(w[0] for w in wrong), "; ".join(w[1] for w in wrong)))
-    return failed

@@ -1,7 +1,7 @@
 """Conformance: recorded decisions of other engines' schedulers against our presets.
 
 A file of cases is YAML; its schema is written at its head. Cases of kind `steps` with semantics v0, v1 or both are run;
-tables and other engines' cases count as skipped, and so does what `conform_skips.toml` lists with a reason.
+tables and other engines' cases count as skipped, and so does what `skips.toml` lists with a reason.
 """
 
 from __future__ import annotations
@@ -11,13 +11,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vtop.engine.conform.case import run_case
+from vtop.engine.conform.case import CaseRun
+from vtop.engine.conform.faithful_v0 import PresetStopped
 from vtop.engine.conform.setup import CaseError, CaseSetup
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.user_files import read_toml, read_yaml
 
 SKIPS = Path(__file__).with_name("skips.toml")
 SKIPPABLE = ("quirk", "error")
+_EMPTY: dict[str, Any] = {
+    "cached": {},
+    "preempted": [],
+    "swapped_out": [],
+    "swapped_in": [],
+    "swapped": [],
+    "ignored": [],
+    "finished": {},
+    "copies": 0,
+}
+"""What a key that is left out means; other keys are checked when they are there."""
+
+_UNORDERED = ("preempted", "resumed", "swapped_out", "swapped_in", "ignored")
+_KEYS = {"run", "order", "waiting", "running", "resumed", "free", "free_cpu", "free_after", "blocks", "ids", *_EMPTY}
+_ID_KEYS = {"tables", "swap_out", "swap_in", "copies"}
+
+Difference = tuple[str, str]
 
 
 class BadCaseFile(VtopError):
@@ -113,7 +131,7 @@ def _run(case: Mapping[str, Any], semantics: str, chunked: bool) -> list[FailedS
     variant = semantics + (" chunked" if chunked else "")
     try:
         setup = CaseSetup(semantics, str(case.get("engine", "")), case["config"], case["requests"], chunked)
-        failed = run_case(setup, case["steps"], only_v1=case["semantics"] == "v1")
+        failed = _run_case(setup, case["steps"], only_v1=case["semantics"] == "v1")
     except (CaseError, KeyError, TypeError, ValueError, AttributeError) as error:
         failed = [(0, "a case that can be run", f"{type(error).__name__}: {_line(error)}")]
     return [FailedStep(case["id"], variant, *failure) for failure in failed]
@@ -125,3 +143,78 @@ def _listed_skips() -> dict[str, str]:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def _run_case(setup: CaseSetup, steps: list[Mapping[str, Any]], *, only_v1: bool) -> list[tuple[int, str, str]]:
+    """(step from 1, expected, got) of each step that differs; an error of the case itself ends it."""
+    failed: list[tuple[int, str, str]] = []
+    run: CaseRun | None = None
+    for number, step in enumerate(steps, 1):
+        expect = step.get("expect", {})
+        try:
+            run = run or CaseRun(setup)
+            seen = run.step(step.get("do", {}))
+        except PresetStopped as stopped:
+            if "error" not in expect:
+                failed.append((number, "no error", f"{stopped.kind}: {stopped}"))
+            elif (expect["error"] == "internal_assertion") != (stopped.kind == "internal_assertion"):
+                failed.append((number, f"error {expect['error']}", f"error {stopped.kind}"))
+            return failed
+        except Exception as error:  # whatever goes wrong, the other cases are still run
+            failed.append((number, "a step", f"{type(error).__name__}: {error}"))
+            return failed
+        wrong = _differences(expect, seen.values, seen.ids, only_v1=only_v1)
+        if wrong:
+            failed.append((number, "; ".join(w[0] for w in wrong), "; ".join(w[1] for w in wrong)))
+    return failed
+
+
+def _differences(
+    expect: Mapping[str, Any], seen: Mapping[str, Any], ids: Mapping[str, Any], *, only_v1: bool
+) -> list[Difference]:
+    """(expected, got) of everything that differs. A key that is not known differs too, so none is ever passed over."""
+    found: list[Difference] = []
+    if "error" in expect:
+        return [(f"error {expect['error']}", "no error")]
+    wanted = {**_EMPTY, **expect}
+    if "run" in expect:
+        wanted.setdefault("blocks", {})
+    if "free" in expect:
+        wanted.setdefault("free_after", expect["free"])
+    if only_v1:  # cases for both engines do not tell it
+        wanted.setdefault("resumed", [])
+    for key, value in wanted.items():
+        if key not in _KEYS:
+            found.append((f"{key} {value}", f"{key} is not known to this runner"))
+        elif key == "ids":
+            found += _id_differences(value, ids)
+        else:
+            got = _comparable(key, seen[key], value, seen)
+            if got != _sorted(key, value):
+                found.append((f"{key} {_short(value)}", f"{key} {_short(got)}"))
+    return found
+
+
+def _comparable(key: str, got: Any, wanted: Any, seen: Mapping[str, Any]) -> Any:
+    if key == "finished":  # who was aborted is told only where the case says so
+        named = wanted if isinstance(wanted, Mapping) else {}
+        return {**got, **{name: "abort" for name in seen["aborted"] if name in named}}
+    return _sorted(key, got)
+
+
+def _sorted(key: str, value: Any) -> Any:
+    return sorted(value) if key in _UNORDERED else value
+
+
+def _id_differences(wanted: Mapping[str, Any], ids: Mapping[str, Any]) -> list[Difference]:
+    found = []
+    for key, value in wanted.items():
+        if key not in _ID_KEYS:
+            found.append((f"ids.{key} {value}", f"ids.{key} is not known to this runner"))
+        elif ids[key] != value:
+            found.append((f"ids.{key} {_short(value)}", f"ids.{key} {_short(ids[key])}"))
+    return found
+
+
+def _short(value: Any) -> str:
+    return str(value).replace("'", "")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
+from vtop.engine.conform.faithful_v0 import (
+    FaithfulV0,
+    FaithfulV0Blocks,
+    FaithfulV0Chunked,
+    OlderV0Blocks,
+    V0CaseOptions,
+)
+from vtop.engine.conform.faithful_v1 import FaithfulV1, FaithfulV1Blocks, V1CaseOptions
 from vtop.engine.conform.stops import Repetition, V0Stops, V1Stops
-from vtop.engine.presets.options import PresetOptions
-from vtop.engine.presets.v0_blocks import V0Blocks, V0OlderBlocks
-from vtop.engine.presets.v1_blocks import V1Blocks
 from vtop.engine.sched.output import OutputProcessor
 
 _CONFIG_KEYS = {
@@ -64,7 +68,6 @@ class CaseSetup:
     config: Mapping[str, Any]
     requests: Mapping[str, Mapping[str, Any]]
     chunked: bool
-    options: PresetOptions = field(init=False)
 
     def __post_init__(self) -> None:
         for name in self.config:
@@ -74,27 +77,14 @@ class CaseSetup:
             for name in spec:
                 if name not in _REQUEST_KEYS:
                     raise CaseError(f"{request}.{name} is not known to this runner")
-        config = self.config
-        threshold = config.get("long_prefill_threshold", 0)
-        self.options = PresetOptions(
-            max_model_len=config["max_model_len"],
-            chunked=self.chunked,
-            priority=config.get("policy") == "priority",
-            watermark_blocks=config.get("watermark_blocks", 0),
-            long_prefill_threshold=1 if threshold == "adaptive" else threshold,
-            faithful=True,
-            preemption=config.get("preemption", "auto"),
-            lookahead=config.get("lookahead", 0),
-            delay_factor=config.get("delay_factor", 0.0),
-            max_partial_prefills=config.get("max_partial_prefills", 1),
-            max_long_partial_prefills=config.get("max_long_partial_prefills", 1),
-            half_full_needs_block=True,
-            reserve_full_prompt=config.get("reserve_full_prompt", True),
-            max_active_seqs=config.get("max_active_seqs"),
-            adaptive_long_prefill=threshold == "adaptive",
-            asynchronous=bool(config.get("async", False)),
-            own_victim_ends_pass=True,
-        )
+
+    @property
+    def max_model_len(self) -> int:
+        return int(self.config["max_model_len"])
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.semantics == "v1" and bool(self.config.get("async", False))
 
     @property
     def first_block(self) -> int:
@@ -112,11 +102,14 @@ class CaseSetup:
 
     def engine_config(self) -> EngineConfig:
         config = self.config
+        most = config["max_seqs"]
+        if self.semantics == "v1":
+            most = min(most, config.get("max_active_seqs") or most)
         return EngineConfig(
             preset="vllm-v1" if self.semantics == "v1" else "vllm-v0",
             block_size=config["block_size"],
             max_model_len=config["max_model_len"],
-            max_num_seqs=config["max_seqs"],
+            max_num_seqs=most,
             max_num_batched_tokens=config["token_budget"],
             batching="chunked" if self.chunked else "prefill-first",
             enable_prefix_caching=config.get("prefix_caching", False),
@@ -124,19 +117,61 @@ class CaseSetup:
             watermark=0.0,
         )
 
-    def make_blocks(self) -> BlockManager:
-        size, caching = self.config["block_size"], self.config.get("prefix_caching", False)
-        gpu = self.config["gpu_blocks"]
+    def make_scheduler(
+        self, config: EngineConfig, stops: OutputProcessor
+    ) -> FaithfulV0 | FaithfulV0Chunked | FaithfulV1:
+        """The scheduler of the case's engine, over block tables of its own."""
+        blocks = self.config["gpu_blocks"], self.config["block_size"]
+        caching = self.config.get("prefix_caching", False)
+        budget = config.token_budget(self.max_model_len)
         if self.semantics == "v1":
-            return V1Blocks(gpu, size, prefix_caching=caching)
-        kind = V0OlderBlocks if self._older else V0Blocks
-        return kind(gpu, size, prefix_caching=caching, host_blocks=self.config.get("cpu_blocks", 0))
+            return FaithfulV1(
+                config, FaithfulV1Blocks(*blocks, prefix_caching=caching), stops, budget, self._v1_options()
+            )
+        tables = (OlderV0Blocks if self._older else FaithfulV0Blocks)(
+            *blocks,
+            prefix_caching=caching,
+            host_blocks=self.config.get("cpu_blocks", 0),
+            lookahead=self.config.get("lookahead", 0),
+        )
+        kind = FaithfulV0Chunked if self.chunked else FaithfulV0
+        return kind(config, tables, stops, budget, self._v0_options())
+
+    def _v0_options(self) -> V0CaseOptions:
+        config = self.config
+        return V0CaseOptions(
+            **self._options(),
+            preemption=config.get("preemption", "auto"),
+            delay_factor=config.get("delay_factor", 0.0),
+            max_partial_prefills=config.get("max_partial_prefills", 1),
+            max_long_partial_prefills=config.get("max_long_partial_prefills", 1),
+            long_prefill_threshold=config.get("long_prefill_threshold", 0),
+        )
+
+    def _v1_options(self) -> V1CaseOptions:
+        threshold = self.config.get("long_prefill_threshold", 0)
+        return V1CaseOptions(
+            **self._options(),
+            reserve_full_prompt=self.config.get("reserve_full_prompt", True),
+            own_victim_ends_pass=True,
+            long_prefill_threshold=1 if threshold == "adaptive" else threshold,
+            adaptive_long_prefill=threshold == "adaptive",
+            asynchronous=self.asynchronous,
+        )
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "max_model_len": self.max_model_len,
+            "chunked": self.chunked,
+            "priority": self.config.get("policy") == "priority",
+            "watermark_blocks": self.config.get("watermark_blocks", 0),
+        }
 
     def make_stops(self) -> OutputProcessor:
         if self.semantics == "v0":
-            return V0Stops(self.options.max_model_len)
+            return V0Stops(self.max_model_len)
         rules = {name: Repetition(**spec["repetition"]) for name, spec in self.requests.items() if "repetition" in spec}
-        return V1Stops(self.options.max_model_len, rules)
+        return V1Stops(self.max_model_len, rules)
 
     def number_of(self, name: str) -> int:
         return list(self.requests).index(name)

@@ -1,6 +1,6 @@
-"""When vLLM's own engines end a request, for the conformance runner; no text.
+"""When vLLM's own engines end a request; no text. Rules (30) of V0 and (14) of V1 in `presets/RULES.md`.
 
-The engine itself has one stop rule for all presets (`text_output.py`): what a user asked for does not depend on them.
+The engine itself has one stop rule for all presets (`engine.output`): what a user asked for does not depend on them.
 """
 
 from __future__ import annotations
@@ -32,21 +32,8 @@ class Repetition:
         return False
 
 
-@dataclass(slots=True)
-class V0Stops:
-    """Below min_tokens nothing is checked, not even the limits; the model's limit may be passed by one token."""
-
-    max_model_len: int
-
-    def accept(self, seq: Sequence, sampled: SampledToken) -> Accepted:
-        params = seq.request.params
-        if seq.num_output < params.min_tokens:
-            return Accepted()
-        if stopped := _stop_token(seq, sampled.token_id):
-            return stopped
-        if seq.num_tokens > self.max_model_len or seq.num_output == params.max_tokens:
-            return Accepted(finish=FinishReason.LENGTH)
-        return Accepted()
+class _NoText:
+    """What an OutputProcessor does beside `accept`: nothing, as no text is kept."""
 
     def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
         return ""
@@ -65,7 +52,24 @@ class V0Stops:
 
 
 @dataclass(slots=True)
-class V1Stops:
+class V0Stops(_NoText):
+    """Below min_tokens nothing is checked, not even the limits; the model's limit may be passed by one token."""
+
+    max_model_len: int
+
+    def accept(self, seq: Sequence, sampled: SampledToken) -> Accepted:
+        params = seq.request.params
+        if seq.num_output < params.min_tokens:
+            return Accepted()
+        if stopped := _stop_token(seq, sampled.token_id):
+            return stopped
+        if seq.num_tokens > self.max_model_len or seq.num_output == params.max_tokens:
+            return Accepted(finish=FinishReason.LENGTH)
+        return Accepted()
+
+
+@dataclass(slots=True)
+class V1Stops(_NoText):
     """The end token stops at any length; `repetition` only from min_tokens on."""
 
     max_model_len: int
@@ -81,21 +85,6 @@ class V1Stops:
         if rule is not None and seq.num_output >= params.min_tokens and rule.found(seq.output_token_ids):
             return Accepted(finish=FinishReason.STOP, stop_reason="repetition")
         return Accepted()
-
-    def end(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None) -> str:
-        return ""
-
-    def grow_beams(self, request: Request) -> None:
-        """The runner's beams are the caller's own; nothing is kept of them here."""
-
-    def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
-        return [""] * len(best)
-
-    def close(self, request: Request) -> str:
-        return ""
-
-    def fail(self, request: Request) -> None:
-        """`close` cannot."""
 
 
 def _stop_token(seq: Sequence, token: int) -> Accepted | None:

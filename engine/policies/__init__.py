@@ -1,12 +1,14 @@
-"""Policies, one per file, and how a stack of them is made from its name."""
+"""Who goes first: policies, one per file, and how a stack of them is made from its name.
+
+A policy sees requests and gives keys: no block, no budget and no scheduler enters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vtop.engine.order import NO_FAIR, Key, order_key
-from vtop.engine.policies.base import Move, Policy
+from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.policies.deadline import Deadline
 from vtop.engine.policies.fair import Fair
 from vtop.engine.policies.fcfs import Fcfs
@@ -20,7 +22,7 @@ from vtop.engine.policy_spec import POLICY_NAMES, parse_spec, parse_weights
 if TYPE_CHECKING:
     from vtop.engine.config import EngineConfig
 
-__all__ = ["NO_FAIR", "POLICIES", "Key", "Move", "Policy", "PolicyStack", "make_policy", "order_key"]
+__all__ = ["POLICIES", "KeyChange", "Policy", "PolicyStack", "make_policy"]
 
 POLICIES: dict[str, Callable[[EngineConfig], Policy]] = {
     "fcfs": lambda config: Fcfs(),

@@ -10,7 +10,7 @@ from vtop.engine.order import Key
 from vtop.engine.request import Request
 
 
-class Move(NamedTuple):
+class KeyChange(NamedTuple):
     """A policy moved a request to another place: its key must be asked for again."""
 
     cause: ev.MoveCause
@@ -22,7 +22,7 @@ class Policy:
     """One policy of a stack. A subclass gives `key`; hooks it does not override cost nothing.
 
     The key of a request must not change by itself: it is asked for when the request is queued (on arrival and after a
-    preemption), when its priority is set, and when a hook returns a Move. `width` is how many numbers it has.
+    preemption), when its priority is set, and when a hook returns a KeyChange. `width` is how many numbers it has.
     """
 
     name = ""
@@ -44,14 +44,14 @@ class Policy:
     def on_arrival(self, request: Request, now: float) -> None:
         """Called before the first `key` of a request."""
 
-    def on_admit(self, request: Request, now: float, cached: int) -> Move | None:
+    def on_admit(self, request: Request, now: float, cached: int) -> KeyChange | None:
         """From waiting or swapped to running; `cached` tokens need not be computed. At first, it has no preemptions.
 
-        A Move returned here is told only: the key is as it was.
+        A KeyChange returned here is told only: the key is as it was.
         """
         return None
 
-    def on_tokens(self, request: Request, computed: int, outputs: int) -> Move | None:
+    def on_tokens(self, request: Request, computed: int, outputs: int) -> KeyChange | None:
         """A step computed `computed` tokens that never were before, and gave `outputs` output tokens."""
         return None
 
@@ -64,7 +64,7 @@ class Policy:
     def on_finish(self, request: Request) -> None:
         """The request ends; its status still says where it was: running, or among those that wait."""
 
-    def due(self, now: float) -> list[tuple[Request, Move]]:
+    def due(self, now: float) -> list[tuple[Request, KeyChange]]:
         """Waiting requests that time alone moved. Asked once a step; must not look at all that wait."""
         return []
 

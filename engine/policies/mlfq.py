@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vtop.engine import events as ev
 from vtop.engine.order import Key
-from vtop.engine.policies.base import Move, Policy
+from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.request import Request, RequestStatus
 
 RESCUES_PER_STEP = 64  # so that ten thousand that starve at once cost no step much; the rest follow in the next ones
@@ -54,14 +54,14 @@ class MultiLevel(Policy):
         self._places[request] = _Place(self._join_level(request.prompt_len), self._next_serial())
         self._wait(request, now)
 
-    def on_tokens(self, request: Request, computed: int, outputs: int) -> Move | None:
+    def on_tokens(self, request: Request, computed: int, outputs: int) -> KeyChange | None:
         place = self._places[request]
         place.used += computed
         if place.used <= self._quantum << place.level or place.level == self._lowest:
             return None
         before = place.level
         self._put(place, before + 1)
-        return Move(ev.MoveCause.QUANTUM, before, place.level)
+        return KeyChange(ev.MoveCause.QUANTUM, before, place.level)
 
     def on_preempt(self, request: Request, now: float) -> None:
         self._wait(request, now)
@@ -69,8 +69,8 @@ class MultiLevel(Policy):
     def on_finish(self, request: Request) -> None:
         del self._places[request]
 
-    def due(self, now: float) -> list[tuple[Request, Move]]:
-        rescued: list[tuple[Request, Move]] = []
+    def due(self, now: float) -> list[tuple[Request, KeyChange]]:
+        rescued: list[tuple[Request, KeyChange]] = []
         heap = self._starving
         while heap and heap[0][0] <= now and len(rescued) < RESCUES_PER_STEP:
             *_, stint, request = heapq.heappop(heap)
@@ -79,7 +79,7 @@ class MultiLevel(Policy):
                 continue  # it ran meanwhile
             before = place.level
             self._put(place, 0)
-            rescued.append((request, Move(ev.MoveCause.STARVED, before, 0)))
+            rescued.append((request, KeyChange(ev.MoveCause.STARVED, before, 0)))
         return rescued
 
     def adopt(self, waiting: Sequence[Request], running: Sequence[Request], now: float, old: Policy | None) -> None:

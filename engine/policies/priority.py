@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vtop.engine import events as ev
 from vtop.engine.order import Key
-from vtop.engine.policies.base import Move, Policy
+from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.request import Request, RequestStatus
 
 
@@ -43,12 +43,12 @@ class Priority(Policy):
     def on_arrival(self, request: Request, now: float) -> None:
         self._count(request, 1)
 
-    def on_admit(self, request: Request, now: float, cached: int) -> Move | None:
+    def on_admit(self, request: Request, now: float, cached: int) -> KeyChange | None:
         self._count(request, -1)
         rank = self._sign * request.priority
         if not self._rate or not self._waiting or min(self._waiting) >= rank:
             return None
-        return Move(ev.MoveCause.AGING, rank, rank - self._rate * (now - request.queued))
+        return KeyChange(ev.MoveCause.AGING, rank, rank - self._rate * (now - request.queued))
 
     def on_preempt(self, request: Request, now: float) -> None:
         self._count(request, 1)

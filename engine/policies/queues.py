@@ -31,7 +31,7 @@ class WaitingQueue(Protocol):
     def __contains__(self, request: object) -> bool: ...
 
 
-def first(queue: WaitingQueue, count: int) -> list[Request]:
+def peek_many(queue: WaitingQueue, count: int) -> list[Request]:
     """The next `count` requests in order, at O(log n) each. The queue is as before."""
     taken: list[Request] = []
     while len(taken) < count and (head := queue.peek()) is not None:
@@ -186,7 +186,7 @@ class FairQueue:
 
 
 class RunningList:
-    """Requests that run, in order of their key. `seats` counts their sequences.
+    """Requests that run, in order of their key. `num_seqs` counts their sequences, which `max_num_seqs` caps.
 
     `order` gives what to sort by when that is more than the key, and changes by itself (group counters).
     """
@@ -194,10 +194,10 @@ class RunningList:
     def __init__(self, order: Callable[[Request], Key] | None = None) -> None:
         self._items: list[tuple[Key, int, Request]] = []
         self._order = order
-        self.seats = 0
+        self.num_seqs = 0
 
-    def add(self, request: Request) -> None:
-        self.seats += len(request.sequences)
+    def push(self, request: Request) -> None:
+        self.num_seqs += len(request.sequences)
         insort(self._items, (request.key, request.number, request))
 
     def remove(self, request: Request) -> None:
@@ -205,7 +205,7 @@ class RunningList:
         if index == len(self._items) or self._items[index][2] is not request:
             raise KeyError(request.request_id)
         del self._items[index]
-        self.seats -= len(request.sequences)
+        self.num_seqs -= len(request.sequences)
 
     def snapshot(self) -> list[Request]:
         """A copy in policy order: a pass over it may add and remove without missing or repeating anybody."""

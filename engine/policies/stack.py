@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vtop.engine import events as ev
 from vtop.engine.order import NO_FAIR, Key, order_key
-from vtop.engine.policies.base import Move, Policy
+from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.policies.fair import Fair
 from vtop.engine.policies.fcfs import Fcfs
 from vtop.engine.policies.queues import FairQueue, HeapQueue, RunningList, WaitingQueue
@@ -89,11 +89,11 @@ class PolicyStack:
         for part in self._arrival:
             part.on_arrival(request, now)
 
-    def on_admit(self, request: Request, now: float, cached: int = 0) -> Move | None:
-        moved = None
+    def on_admit(self, request: Request, now: float, cached: int = 0) -> KeyChange | None:
+        changed = None
         for part in self._admit:
-            moved = part.on_admit(request, now, cached) or moved
-        return moved
+            changed = part.on_admit(request, now, cached) or changed
+        return changed
 
     def on_preempt(self, request: Request, now: float) -> None:
         for part in self.parts:
@@ -107,7 +107,7 @@ class PolicyStack:
         for part in self.parts:
             part.on_finish(request)
 
-    def due(self, now: float) -> list[tuple[Request, Move]]:
+    def due(self, now: float) -> list[tuple[Request, KeyChange]]:
         return [moved for part in self._due for moved in part.due(now)] if self._due else []
 
     def take_events(self) -> list[ev.AnyEvent]:

@@ -1,25 +1,36 @@
-"""A user's own policy, from a file: FILE.py:Class. Checked before it orders anything; guarded while it does."""
+"""A user's own policy, from a file: FILE.py:Class. Checked before it orders anything; guarded while it does.
+
+Which call into it each thread is in is kept, so that another thread can tell when one does not return. Nothing can end
+such a call from outside: who watches can say what hangs, and leave. A call that holds the interpreter (a loop inside C,
+as in `sum(itertools.count())`) cannot even be watched.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue, in_one_line
 from vtop.engine.order import Key
-from vtop.engine.policies.base import Move, Policy
-from vtop.engine.policies.user_calls import call_user
+from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.policy_spec import FILE_MARK, OPTION
 from vtop.engine.request import Request, SamplingParams, new_request
 from vtop.engine.user_files import read_bytes
 from vtop.engine.user_folders import typed_path
 
+STUCK_AFTER = 2.0  # seconds in one call: a policy is asked thousands of times per second
 REMEDY_KEY = "key(request) must return a finite number, or a tuple of them of one length"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_calls: dict[int, tuple[str, str, float]] = {}  # by thread: the policy, what of it, time.monotonic() when it began
 
 
 class UserPolicy(Policy):
@@ -29,7 +40,7 @@ class UserPolicy(Policy):
     out of preempt_for_waiting. A request is to be read, not changed.
     While the policy is being set, a fault raises BadValue, so the old policy stays; later, the request gets a key of
     zeros (so the policies after this one order it) and the first fault is told. One that does not return cannot be
-    ended; user_calls.py tells of it.
+    ended; `stuck_call` tells of it.
     """
 
     def __init__(self, spec: str, inner: Any) -> None:
@@ -56,12 +67,12 @@ class UserPolicy(Policy):
     def on_arrival(self, request: Request, now: float) -> None:
         self._call("on_arrival", request, now)
 
-    def on_admit(self, request: Request, now: float, cached: int) -> None:  # a Move here would be for telling only
+    def on_admit(self, request: Request, now: float, cached: int) -> None:  # its KeyChange would be told only
         self._call("on_admit", request, now, cached)
 
-    def on_tokens(self, request: Request, computed: int, outputs: int) -> Move | None:
+    def on_tokens(self, request: Request, computed: int, outputs: int) -> KeyChange | None:
         again = self._call("on_tokens", request, computed, outputs)
-        return Move(ev.MoveCause.USER, 0, 0) if again is True else None
+        return KeyChange(ev.MoveCause.USER, 0, 0) if again is True else None
 
     def on_preempt(self, request: Request, now: float) -> None:
         self._call("on_preempt", request, now)
@@ -160,3 +171,23 @@ def _as_key(value: object) -> Key:
 def _line(error: BaseException) -> str:
     text = in_one_line(str(error).partition("\n")[0])
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def call_user(policy: str, what: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `function`, which is `what` of the user's `policy`, returns or raises."""
+    thread = threading.get_ident()
+    _calls[thread] = policy, what, time.monotonic()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _calls.pop(thread, None)
+
+
+def stuck_call(thread: int | None) -> str:
+    """Of the thread with that identifier: the call that has not returned for STUCK_AFTER, in one line; else empty."""
+    call = None if thread is None else _calls.get(thread)
+    if call is None:
+        return ""
+    policy, what, since = call
+    seconds = time.monotonic() - since
+    return f"policy {policy}: {what} has not returned for {seconds:.0f} s" if seconds >= STUCK_AFTER else ""

@@ -1,33 +1,60 @@
-"""PresetScheduler: what the presets share: queues in an order of their own, groups, swaps, and the step's result."""
+"""PresetScheduler: what the presets share: their options, and queues that are ordered by place.
+
+Numbers are those of `RULES.md`, with the list that they are of.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.executor import Chunk, StepOutput, StepPlan
 from vtop.engine.order import Key
 from vtop.engine.policies.queues import HeapQueue, RunningList
-from vtop.engine.presets.options import PresetOptions
 from vtop.engine.request import Request, RequestStatus
+from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.core import SchedulerCore
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.step import Given, StepPass
 
 LIVE = ("max_num_seqs", "max_waiting", "request_timeout")
+"""Options that a preset's rules do not fix: these change while requests run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresetOptions:
+    """What the rules of both presets depend on; each reads its own.
+
+    `own_victim_ends_pass` is a fault of the original that costs time and nothing else (V1: 5).
+    """
+
+    max_model_len: int
+    chunked: bool = False
+    priority: bool = False
+    watermark_blocks: int = 0
+    prefer_swap: bool = False  # also victims of one sequence (V0: 15)
+    reserve_full_prompt: bool = True  # (V1: 8)
+    own_victim_ends_pass: bool = False
+
+
+def preset_options(config: EngineConfig, num_blocks: int, max_model_len: int) -> PresetOptions:
+    """The options that an engine's configuration gives its preset."""
+    return PresetOptions(
+        max_model_len=max_model_len,
+        chunked=config.batching == "chunked",
+        priority=config.scheduling_policy == "priority",
+        watermark_blocks=int(config.watermark * num_blocks),
+        prefer_swap=config.preemption_mode == "swap",
+        reserve_full_prompt=config.admission != "first-chunk",
+        own_victim_ends_pass=config.preset_quirks,
+    )
 
 
 class PresetScheduler(SchedulerCore):
-    """Queues are ordered by place, not by a policy: a key is where the request stands, and moving it tells a new key.
-
-    `paused`: "new" admits nobody, "all" runs nothing, None is neither.
-    """
+    """Queues are ordered by place, not by a policy: a key is where a request stands, and moving it tells a new key."""
 
     def __init__(
         self,
@@ -43,9 +70,7 @@ class PresetScheduler(SchedulerCore):
         self.options = options
         self.waiting = HeapQueue()
         self.running = RunningList()
-        self.paused: str | None = None
         self._back = -1.0  # the largest place ever given in `waiting`
-        self._put_aside: list[Request] = []  # victims that join `waiting` when the step is decided
 
     # --- places ------------------------------------------------------------------------------------------------------
 
@@ -64,11 +89,9 @@ class PresetScheduler(SchedulerCore):
 
     def _returning_key(self, request: Request) -> Key:
         """In front of everybody who waits."""
-        heads = [r.key[0] for r in self._put_aside]
         head = self.waiting.peek()
-        front = min([*heads, head.key[0]] if head is not None else heads, default=None)
         number = float(request.number)
-        return (number,) if front is None or number < front else (front - 1,)
+        return (number,) if head is None or number < head.key[0] else (head.key[0] - 1,)
 
     def _running_key(self, request: Request) -> Key:
         """Behind everybody who runs."""
@@ -76,15 +99,19 @@ class PresetScheduler(SchedulerCore):
         number = float(request.number)
         return (number,) if last is None or number > last else (last + 1,)
 
+    def _swapped_key(self, victim: Request) -> Key:
+        """Behind everybody who is swapped out."""
+        return (max((r.key[0] for r in self.swapped.ordered()), default=-1.0) + 1,)
+
+    def _returned_key(self, request: Request) -> Key:
+        return self._running_key(request)
+
     def _rekey(self, request: Request, key: Key) -> None:
         if key != request.key:
             queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
             queue.remove(request)
             request.key = key
-            if isinstance(queue, RunningList):
-                queue.add(request)
-            else:
-                queue.push(request)
+            queue.push(request)
             self._events.append(ev.Rekeyed([request.request_id], [key]))
 
     def rekey(self, request: Request) -> None:
@@ -117,7 +144,7 @@ class PresetScheduler(SchedulerCore):
         free, cached = self.blocks.pool.free, self.blocks.pool.cached
         resumed = self._leave_waiting(request, step.now)
         key, request.key = request.key, self._running_key(request)
-        self.running.add(request)
+        self.running.push(request)
         self._events.append(
             ev.Admitted(request.request_id, request.admitted_serial, resumed, need, free, watermark, cached)
         )
@@ -129,9 +156,13 @@ class PresetScheduler(SchedulerCore):
         """Of several sequences each computes the prompt again by itself."""
         return sum(seq.num_computed for seq in victim.sequences)
 
-    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
+    @property
+    def rule_name(self) -> str:
+        return "preset"
+
+    def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
         """A preset has one rule, which compares no ranks."""
-        return "preset", (), ()
+        return self.rule_name, (), ()
 
     def set_option(self, name: str, value: Any) -> None:
         """Presets fix what their rules read."""
@@ -144,27 +175,3 @@ class PresetScheduler(SchedulerCore):
         for request in self.running.snapshot():
             if request in step.chunks or not all(seq.blocks for seq in request.computing):
                 self._preempt(request, request, ev.PreemptCause.STEP_FAILED, step)
-        for request in self._put_aside:
-            self.waiting.push(request)
-        self._put_aside = []
-
-    # --- the result of a step ----------------------------------------------------------------------------------------
-
-    def commit(self, plan: StepPlan, output: StepOutput) -> None:
-        """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
-        given = Given(math.inf if self.options.faithful else self.capacity)
-        for index, (chunk, sampled) in enumerate(zip(plan.chunks, output.tokens, strict=True)):
-            if chunk.sequence.request.finished or chunk.sequence.request in given.failed:
-                continue  # ended while this step was in flight
-            try:
-                self._written(chunk)
-                if sampled is not None:
-                    forked = self._fork(chunk.sequence, chunk.forks, output.forked[index]) if chunk.forks else []
-                    self._accept(given, [*forked, (chunk.sequence, sampled)])
-            except Exception as error:
-                given.blame(chunk.sequence.request, error)
-        self._tell_tokens(given)
-        self._end(given)
-
-    def _written(self, chunk: Chunk) -> None:
-        chunk.sequence.num_computed = chunk.start + chunk.num_tokens

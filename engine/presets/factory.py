@@ -5,12 +5,11 @@ from __future__ import annotations
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.presets.options import PresetOptions, preset_options
+from vtop.engine.presets.base import preset_options
+from vtop.engine.presets.blocks import V0Blocks, V1Blocks
 from vtop.engine.presets.v0 import V0Scheduler
-from vtop.engine.presets.v0_blocks import V0Blocks
 from vtop.engine.presets.v0_chunked import V0ChunkedScheduler
 from vtop.engine.presets.v1 import V1Scheduler
-from vtop.engine.presets.v1_blocks import V1Blocks
 from vtop.engine.sched.output import OutputProcessor
 from vtop.engine.sched.scheduler import Scheduler
 
@@ -21,29 +20,26 @@ def make_blocks(config: EngineConfig, num_blocks: int, host_blocks: int = 0) -> 
     """Block tables over a device pool and a host pool, as the preset keeps them."""
     caching = config.enable_prefix_caching
     if config.preset == "vllm-v0":
-        return V0Blocks(num_blocks, config.block_size, prefix_caching=caching, host_blocks=host_blocks)
+        blocks = V0Blocks(num_blocks, config.block_size, prefix_caching=caching, host_blocks=host_blocks)
+        blocks.half_full = config.preset_quirks
+        return blocks
     if config.preset == "vllm-v1":
         return V1Blocks(num_blocks, config.block_size, prefix_caching=caching)
     return BlockManager(num_blocks, config.block_size, prefix_caching=caching, host_blocks=host_blocks)
 
 
 def make_scheduler(
-    config: EngineConfig,
-    blocks: BlockManager,
-    outputs: OutputProcessor,
-    max_model_len: int,
-    options: PresetOptions | None = None,
+    config: EngineConfig, blocks: BlockManager, outputs: OutputProcessor, max_model_len: int
 ) -> AnyScheduler:
-    """The scheduler of the preset; `options` (default: those of the configuration) are the preset's own.
+    """The scheduler of the preset, over the tables of `make_blocks`.
 
-    `blocks` are those of `make_blocks`. Raises BadValue when the preset cannot run with the token budget.
+    Raises BadValue when the preset cannot run with the token budget.
     """
     budget = config.token_budget(max_model_len)
     if config.preset == "sensible":
         return Scheduler(config, blocks, outputs, budget, max_model_len)
-    if options is None:
-        options = preset_options(config, blocks.pool.total, max_model_len)
-        _check_budget(config, budget, max_model_len)
+    options = preset_options(config, blocks.pool.total, max_model_len)
+    _check_budget(config, budget, max_model_len)
     if config.preset == "vllm-v1":
         return V1Scheduler(config, blocks, outputs, budget, options)
     if not isinstance(blocks, V0Blocks):

@@ -1,16 +1,23 @@
-"""What is refused when it is added, because it can never run: one place, one line of text for each."""
+"""What becomes of a request that is added: refused, because it can never run or too many wait, or queued.
+
+One place, one line of text for each refusal.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Container
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, DuplicateRequest, error_line, in_one_line
 from vtop.engine.fields import MOST_ID, MOST_TEXT, check, check_text
-from vtop.engine.request import SamplingParams
+from vtop.engine.request import FinishReason, Request, SamplingParams
+
+if TYPE_CHECKING:
+    from vtop.engine.sched.core import SchedulerCore
 
 SLACK = 1e-9  # of a sum of seconds
 
@@ -196,3 +203,86 @@ def check_fits(
             need=prompt_len,
             capacity=token_budget,
         )
+
+
+def queue_request(scheduler: SchedulerCore, request: Request, now: float | None) -> Request | None:
+    """Into the waiting queue, as `SchedulerCore.add` says."""
+    request.queued = scheduler.now = request.arrival if now is None else now
+    scheduler.policy.on_arrival(request, scheduler.now)
+    try:
+        request.key = scheduler.policy.key(request)
+        turned_away = check_queue(scheduler, request)
+    except Exception:
+        scheduler.policy.on_finish(request)
+        raise
+    if turned_away is not None:
+        turn_away(scheduler, turned_away, request)
+    scheduler.waiting.push(request)
+    for at in {request.deadline, request.expires}:
+        if at is not None:
+            heapq.heappush(scheduler.deadlines, (at, request.number, request))
+    params = request.params
+    scheduler.note(
+        ev.Arrived(
+            id=request.request_id,
+            number=request.number,
+            key=request.key,
+            arrival=request.arrival,
+            prompt_tokens=request.prompt_len,
+            limit=request.limit,
+            max_tokens=params.max_tokens,
+            prompt=request.prompt,
+            priority=request.priority,
+            group=request.group,
+            deadline=request.deadline,
+            expires=request.expires,
+            temperature=params.temperature,
+            seed=request.seed,
+            expected_tokens=request.expected_tokens,
+            samples=len(request.sequences),
+        )
+    )
+    return turned_away
+
+
+def check_queue(scheduler: SchedulerCore, new: Request) -> Request | None:
+    """Who must leave the waiting queue for `new`, which has its key but is in no queue yet; None: there is room.
+
+    Requests that ran already are never turned away: their tokens were seen. Raises Refusal when `new` itself is the
+    least urgent, or when those that come before it take longer to prefill than max_predicted_ttft.
+    """
+    config, place = scheduler.config, scheduler.place_of
+    most = config.max_waiting
+    leaves: Request | None = None
+    if most is not None and len(scheduler.waiting) >= most:
+        others = [request for request in scheduler.waiting.ordered() if not request.admissions]
+        leaves = max(others, key=place, default=None)
+        if leaves is None or place(leaves) <= place(new):
+            waiting = len(scheduler.waiting)
+            remedy = f"{waiting} wait already, none less urgent; come back later, or raise it"
+            raise Refusal(ev.RefusalCode.QUEUE_FULL, "max_waiting", most, remedy, need=waiting + 1, capacity=most)
+    if config.max_predicted_ttft is not None:
+        _check_predicted(scheduler, new, config.max_predicted_ttft)
+    return leaves
+
+
+def _check_predicted(scheduler: SchedulerCore, new: Request, most: float) -> None:
+    rate = scheduler.rates().prefill_tokens_per_second
+    if rate <= 0:
+        return
+    place = scheduler.place_of(new)
+    before = [request for request in scheduler.waiting.ordered() if scheduler.place_of(request) < place]
+    tokens = new.prompt_len + sum(seq.num_tokens for request in before for seq in request.computing)
+    if tokens / rate > most:
+        remedy = (
+            f"{tokens} prompt tokens take {tokens / rate:.3g} s at {rate:.0f} per second; come back later, or raise it"
+        )
+        raise Refusal(ev.RefusalCode.PREDICTED_TTFT, "max_predicted_ttft", most, remedy, need=tokens)
+
+
+def turn_away(scheduler: SchedulerCore, leaves: Request, new: Request) -> None:
+    """End a waiting request, so that a more urgent one can wait in its place."""
+    most = scheduler.config.max_waiting or 0
+    scheduler.note(ev.TurnedAway(leaves.request_id, new.request_id, leaves.key, new.key, most))
+    message = f"turned away for {new.request_id}, which is more urgent: max_waiting is {most}"
+    scheduler.finish(leaves, FinishReason.REFUSED, message=message)

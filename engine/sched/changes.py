@@ -1,21 +1,31 @@
-"""SchedulerState: queues, block tables, and every change of a request, told as an event where it happens."""
+"""SchedulerState: queues, block tables, and every change of a request, told as an event where it happens.
+
+A step that is being decided is a `StepPass`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager, PrefixHit
 from vtop.engine.config import EngineConfig
-from vtop.engine.executor import ExecutorRates, StepPlan
+from vtop.engine.executor import Chunk, ExecutorRates, StepPlan
 from vtop.engine.order import Key
-from vtop.engine.policies import Move, make_policy
-from vtop.engine.policies.queues import WaitingQueue
+from vtop.engine.policies import KeyChange, make_policy
+from vtop.engine.policies.queues import RunningList, WaitingQueue
 from vtop.engine.request import Request, RequestStatus, Sequence
 from vtop.engine.sched.output import OutputProcessor
-from vtop.engine.sched.preemption import Choice, make_preemption_mode, make_victim_rule, tokens_lost
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.preemption import (
+    TO_RECOMPUTE,
+    Choice,
+    Preemption,
+    make_preemption_mode,
+    make_victim_rule,
+    tokens_lost,
+)
 
 KEEP_ENDED = 32  # requests, for the audit
 _LIMITS: dict[type[ev.Reason], ev.Limit] = {
@@ -26,6 +36,30 @@ _LIMITS: dict[type[ev.Reason], ev.Limit] = {
     ev.SwappedFirst: ev.Limit.SWAPPED,
     ev.DecodesFirst: ev.Limit.DECODES,
 }
+
+
+@dataclass(slots=True)
+class StepPass:
+    """What one call of `schedule` has decided so far."""
+
+    now: float
+    left: int  # tokens left of the budget
+    chunks: dict[Request, list[Chunk]] = field(default_factory=dict)
+    copies: dict[Request, list[tuple[int, int]]] = field(default_factory=dict)  # (source, target) blocks
+    swap_out: list[tuple[int, int]] = field(default_factory=list)  # (device, host) blocks
+    swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host, device) blocks
+    returned: set[Request] = field(default_factory=set)  # swapped in
+    victim: Request | None = None  # the first one preempted in this pass
+    limit: ev.Limit = ev.Limit.NONE
+
+    def add(self, request: Request, chunk: Chunk) -> None:
+        self.left -= chunk.num_tokens
+        self.chunks.setdefault(request, []).append(chunk)
+
+    def give_back(self, request: Request) -> None:
+        """The request was preempted: what it was given in this pass is there again."""
+        self.left += sum(chunk.num_tokens for chunk in self.chunks.pop(request, ()))
+        self.copies.pop(request, None)
 
 
 class SchedulerState:
@@ -46,19 +80,18 @@ class SchedulerState:
         self.policy = make_policy(config)
         self.victim_rule = make_victim_rule(config.victim, self.policy.rank)
         self.preemption_mode = make_preemption_mode(config.preemption_mode)
+        self.preemption = Preemption(self)
         self.waiting: WaitingQueue = self.policy.make_queue()
         self.running = self.policy.make_running()
         self.swapped: WaitingQueue = self.policy.make_queue()
         self.now = 0.0  # of the latest step, command or arrival
         self.ended: deque[Request] = deque(maxlen=KEEP_ENDED)
-        self._outputs = outputs
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self.outputs = outputs
+        self.deadlines: list[tuple[float, int, Request]] = []  # heap: when, number, whose
         self._events: list[ev.AnyEvent] = []
         self._admissions = 0
-        self._prefill_streak = 0
         self._told_wait: tuple[str, ev.WaitReason] | None = None
         self._told_skipped: set[Request] = set()
-        self._told_host_full = False
         self.concerns: Request | None = None  # whom the step being decided looks at: what is raised is its fault
         self.deciding: StepPass | None = None  # what was decided so far of that step
         self.rates: Callable[[], ExecutorRates] = ExecutorRates  # what the executor measured
@@ -68,6 +101,10 @@ class SchedulerState:
     def forget_told(self) -> None:
         """Tell the reason of the head again, although it may be the same."""
         self._told_wait = None
+
+    def forget_skipped(self, request: Request) -> None:
+        """It does not run any more: tell anew when it runs again and is skipped."""
+        self._told_skipped.discard(request)
 
     def take_events(self) -> list[ev.AnyEvent]:
         """Events since the last call, in order."""
@@ -91,103 +128,65 @@ class SchedulerState:
 
     # --- changes of state --------------------------------------------------------------------------------------------
 
+    def queue_of(self, request: Request) -> WaitingQueue | RunningList:
+        """The queue of an alive request, as its status says."""
+        if request.status is RequestStatus.RUNNING:
+            return self.running
+        return self.swapped if request.status is RequestStatus.SWAPPED else self.waiting
+
     def rekey(self, request: Request) -> None:
         """Ask the policy for the key of an alive request again, and put it in its new place."""
-        key = self.policy.key(request)
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-            request.key = key
-            self.running.add(request)
-        else:
-            queue = self.swapped if request.status is RequestStatus.SWAPPED else self.waiting
-            queue.remove(request)
-            request.key = key
-            queue.push(request)
+        key, queue = self.policy.key(request), self.queue_of(request)
+        queue.remove(request)
+        request.key = key
+        queue.push(request)
 
-    def move(self, request: Request, move: Move) -> None:
+    def change_key(self, request: Request, change: KeyChange) -> None:
         """A policy moved a request: put it in its new place and tell."""
         self.rekey(request)
         name, key = request.request_id, request.key
-        if move.cause is ev.MoveCause.USER:
+        if change.cause is ev.MoveCause.USER:
             self._events.append(ev.Rekeyed([name], [key]))
-        elif move.cause is ev.MoveCause.QUANTUM:
-            self._events.append(ev.Demoted(name, move.before, move.after, key))
+        elif change.cause is ev.MoveCause.QUANTUM:
+            self._events.append(ev.Demoted(name, change.before, change.after, key))
         else:
-            self._events.append(ev.Promoted(name, move.cause, move.before, move.after, key))
+            self._events.append(ev.Promoted(name, change.cause, change.before, change.after, key))
 
     def _preempt(
         self,
         victim: Request,
-        needy: Request,
+        beneficiary: Request,
         cause: ev.PreemptCause,
         step: StepPass | None,
         choice: Choice | None = None,
         pool_after: int | None = None,
     ) -> None:
         """From running to waiting; what it computed is thrown away. `pool_after`: for a pool that shrinks to that."""
-        pool = self.blocks.pool
-        used_before, for_key = pool.used, needy.key
-        lost = self._tokens_lost(victim)
-        rule, rank, for_rank = self._chosen_by(victim, needy) if pool_after is None else ("", (), ())
-        self._leave_running(victim, step)
-        for seq in victim.sequences:
-            self._tell_freed(seq, self.blocks.free(seq))
-        victim.status = RequestStatus.WAITING
-        victim.beam_found = {}
-        victim.key = self._key_of_victim(victim, self._returning_key)
-        self._requeue(victim, step)
-        self._events.append(
-            ev.Preempted(
-                id=victim.request_id,
-                for_id=needy.request_id,
-                cause=cause,
-                mode="recompute",
-                rule=rule,
-                key=victim.key,
-                for_key=for_key,
-                blocks_freed=used_before - pool.used,
-                tokens_lost=lost,
-                used_before=used_before,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-                rank=rank,
-                for_rank=for_rank,
-                why=choice.why if choice else ev.ModeWhy.MODE,
-                swap_seconds=choice.swap_seconds if choice else None,
-                recompute_seconds=choice.recompute_seconds if choice else None,
-                pool_after=pool_after,
-            )
-        )
+        self.preemption.recompute(victim, beneficiary, cause, step, choice or TO_RECOMPUTE, pool_after)
 
     def _tokens_lost(self, victim: Request) -> int:
         return tokens_lost(victim)
 
-    def _chosen_by(self, victim: Request, needy: Request) -> tuple[str, Key, Key]:
+    def _chosen_by(self, victim: Request, beneficiary: Request) -> tuple[str, Key, Key]:
         """To tell: the rule that chose the victim, and the ranks of both that it may have compared."""
-        return self.victim_rule.name, self.policy.rank(victim), self.policy.rank(needy)
-
-    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
-        if step is not None:
-            step.give_back(victim)
-            step.victim = step.victim or victim
-        self.running.remove(victim)
-        self._told_skipped.discard(victim)
-        victim.preemptions += 1
-        victim.owed_token = False
-
-    def _key_of_victim(self, victim: Request, key: Callable[[Request], Key]) -> Key:
-        """Its key from now on. When the policy raises here the preemption is never told, so it does not count."""
-        try:
-            self.policy.on_preempt(victim, self.now)
-            return key(victim)
-        except BaseException:
-            victim.preemptions -= 1
-            raise
+        return self.rule_name, self.policy.rank(victim), self.policy.rank(beneficiary)
 
     def _returning_key(self, victim: Request) -> Key:
         """Its key in `waiting` after a preemption."""
         return self.policy.key(victim)
+
+    def _swapped_key(self, victim: Request) -> Key:
+        """Its key in `swapped`."""
+        return self.policy.key(victim)
+
+    def _returned_key(self, request: Request) -> Key:
+        """Its key in `running` when it comes back from the host pool."""
+        return request.key
+
+    @property
+    def rule_name(self) -> str:
+        """Of the rule that chooses victims, to tell."""
+        return self.victim_rule.name
 
     def _requeue(self, victim: Request, step: StepPass | None) -> None:
         self.waiting.push(victim)
@@ -198,84 +197,15 @@ class SchedulerState:
         request.status = RequestStatus.RUNNING
         resumed = request.admissions > 0
         request.admissions += 1
-        request.admitted_serial = self._admissions
-        self._admissions += 1
+        self._number_admission(request)
         if request.first_scheduled is None:
             request.first_scheduled = now
         self._told_wait = None
         return resumed
 
-    def _swap_out(
-        self, step: StepPass, victim: Request, needy: Request, cause: ev.PreemptCause, choice: Choice
-    ) -> None:
-        """From running to swapped; what it computed moves to the host pool."""
-        pool = self.blocks.pool
-        used_before, for_key = pool.used, needy.key
-        self._leave_running(victim, step)
-        victim.status = RequestStatus.SWAPPED
-        victim.key = self._key_of_victim(victim, self.policy.key)
-        pairs = self.blocks.swap_out(victim)
-        step.swap_out += pairs
-        self._told_host_full = False
-        self.swapped.push(victim)
-        self._events.append(
-            ev.SwappedOut(
-                id=victim.request_id,
-                for_id=needy.request_id,
-                cause=cause,
-                rule=self.victim_rule.name,
-                key=victim.key,
-                for_key=for_key,
-                tables=[list(seq.host_blocks) for seq in victim.sequences],
-                pairs=pairs,
-                used_before=used_before,
-                used_after=pool.used,
-                pool=pool.total,
-                count=victim.preemptions,
-                why=choice.why,
-                swap_seconds=choice.swap_seconds,
-                recompute_seconds=choice.recompute_seconds,
-            )
-        )
-
-    def _lose_swapped(self, request: Request) -> None:
-        """From swapped to waiting: what it has in the host pool cannot be used."""
-        lost = self._tokens_lost(request)
-        self.swapped.remove(request)
-        for seq in request.sequences:
-            self.blocks.host.drop(seq)
-            self.blocks.free(seq)
-        request.beam_found = {}
-        request.status = RequestStatus.WAITING
-        request.key = self._returning_key(request)
-        self._requeue(request, None)
-        self._events.append(ev.SwapOutFailed(request.request_id, request.key, lost))
-
-    def _swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
-        """From swapped to running."""
-        free, cached = self.blocks.pool.free, self.blocks.pool.cached
-        self.swapped.remove(request)
-        pairs = self.blocks.swap_in(request)
-        self._tell_evicted()
-        step.swap_in += pairs
-        step.returned.add(request)
-        request.status = RequestStatus.RUNNING
+    def _number_admission(self, request: Request) -> None:
         request.admitted_serial = self._admissions
         self._admissions += 1
-        request.owed_token = True
-        self.running.add(request)
-        self._told_wait = None
-        tables = [list(seq.blocks) for seq in request.sequences]
-        self._events.append(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
-        self.policy.on_admit(request, step.now, 0)
-
-    def _tell_host_full(self, choice: Choice) -> None:
-        """Once, until there is room again."""
-        if choice.why is ev.ModeWhy.HOST_FULL and not self._told_host_full:
-            self._told_host_full = True
-            host = self.blocks.host
-            text = f"host pool full ({host.free} of {host.total} blocks free): victims are recomputed; raise swap_space"
-            self._events.append(ev.Note("warning", text))
 
     def _grow(self, seq: Sequence, tokens: int) -> None:
         taken = self.blocks.grow(seq, tokens)

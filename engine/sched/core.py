@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vtop.engine import events as ev
 from vtop.engine.errors import error_line
 from vtop.engine.executor import Chunk, SampledToken, StepOutput, StepPlan
 from vtop.engine.policies.queues import RunningList, WaitingQueue
-from vtop.engine.presets.options import PresetStopped
 from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
-from vtop.engine.sched import beam_steps, queue_bounds
+from vtop.engine.sched import admission
 from vtop.engine.sched import live as live_options
-from vtop.engine.sched.changes import SchedulerState
-from vtop.engine.sched.output import Accepted
-from vtop.engine.sched.step import Given, StepPass
+from vtop.engine.sched.changes import SchedulerState, StepPass
+from vtop.engine.sched.output import Accepted, Given
+from vtop.engine.sched.samples import advance_beams, fork_samples, tell_result
+
+Sample = tuple[Sequence, SampledToken]
 
 
 class SchedulerCore(SchedulerState):
@@ -33,42 +34,7 @@ class SchedulerCore(SchedulerState):
 
         Returns the request that was ended for it, where it is more urgent than one of those.
         """
-        request.queued = self.now = request.arrival if now is None else now
-        self.policy.on_arrival(request, self.now)
-        try:
-            request.key = self.policy.key(request)
-            turned_away = queue_bounds.check_queue(self, request)
-        except Exception:
-            self.policy.on_finish(request)
-            raise
-        if turned_away is not None:
-            queue_bounds.turn_away(self, turned_away, request)
-        self.waiting.push(request)
-        for at in {request.deadline, request.expires}:
-            if at is not None:
-                heapq.heappush(self._deadlines, (at, request.number, request))
-        params = request.params
-        self._events.append(
-            ev.Arrived(
-                id=request.request_id,
-                number=request.number,
-                key=request.key,
-                arrival=request.arrival,
-                prompt_tokens=request.prompt_len,
-                limit=request.limit,
-                max_tokens=params.max_tokens,
-                prompt=request.prompt,
-                priority=request.priority,
-                group=request.group,
-                deadline=request.deadline,
-                expires=request.expires,
-                temperature=params.temperature,
-                seed=request.seed,
-                expected_tokens=request.expected_tokens,
-                samples=len(request.sequences),
-            )
-        )
-        return turned_away
+        return admission.queue_request(self, request, now)
 
     def finish(
         self,
@@ -79,18 +45,13 @@ class SchedulerCore(SchedulerState):
         message: str = "",
     ) -> None:
         """End an alive request in whatever state; its blocks return at once."""
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        elif request.status is RequestStatus.SWAPPED:
-            self.swapped.remove(request)
-        else:
-            self.waiting.remove(request)
+        self.queue_of(request).remove(request)
         self.policy.on_finish(request)
         self._leave(request, reason, stop_reason, message)
 
     def _leave(self, request: Request, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
         """It is in no queue any more: give its blocks back, close its outputs, and tell."""
-        self._told_skipped.discard(request)
+        self.forget_skipped(request)
         for seq in request.sequences:
             self._tell_freed(seq, self.blocks.free(seq))
             self.blocks.host.drop(seq)
@@ -101,14 +62,14 @@ class SchedulerCore(SchedulerState):
                 self._tell_ended(seq, reason, stop_reason, message)
         request.status = RequestStatus.FINISHED
         request.finish_reason, request.stop_reason, request.finish_message = reason, stop_reason, message
-        self._tell_result(request, reason)
+        tell_result(self, request, reason)
         self.ended.append(request)
         try:
-            text = self._outputs.close(request)
+            text = self.outputs.close(request)
         except Exception as error:  # of the text that was still held back
             text, request.finish_reason, request.stop_reason = "", FinishReason.FAILED, None
             request.finish_message = error_line(error)
-            self._outputs.fail(request)
+            self.outputs.fail(request)
         self._events.append(
             ev.Finished(
                 id=request.request_id,
@@ -121,32 +82,9 @@ class SchedulerCore(SchedulerState):
             )
         )
 
-    def _tell_result(self, request: Request, reason: FinishReason) -> None:
-        """Of a beam search, or of more samples than are returned: which outputs the request returns."""
-        name, most = request.request_id, request.params.n
-        if request.beam is not None:
-            best = request.beam.best()[:most]
-            texts = self._outputs.close_beams(request, best)
-            outputs = [
-                ev.BeamOutput(list(h.tokens), text, h.logprob, h.score, h.reason or reason.value, h.stop)
-                for h, text in zip(best, texts, strict=True)
-            ]
-            self._events.append(ev.Searched(name, outputs, request.beam.steps))
-        elif len(request.sequences) > most and request.forked:
-            chosen = request.chosen()
-            self._events.append(ev.Chosen(name, [s.index for s in chosen], [s.cumulative_logprob for s in chosen]))
-
     def resize(self, num_blocks: int) -> list[Request]:
         """Change the size of the pool. Holders of blocks beyond it are preempted; returns requests that never fit."""
-        before = self.blocks.pool.total
-        for request in self.running.snapshot():
-            if self.blocks.holds_beyond(request, num_blocks):
-                self._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None, pool_after=num_blocks)
-        self.blocks.pool.resize(num_blocks)
-        self._tell_evicted()
-        self._events.append(ev.PoolResized(before, num_blocks))
-        alive = self.running.snapshot() + self.waiting.ordered() + self.swapped.ordered()
-        return [r for r in alive if not self.blocks.ever_returns(r)]
+        return live_options.resize_pool(self, num_blocks)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; blocks in use stay with their holders. Returns blocks forgotten."""
@@ -156,17 +94,9 @@ class SchedulerCore(SchedulerState):
 
     def set_option(self, name: str, value: Any) -> None:
         """Change an option of LIVE_OPTIONS while requests run; text is read as a person types it. Raises BadValue."""
-        live_options.switch(self, name, value)
+        live_options.switch_option(self, name, value)
         if name in ("batching", "max_num_batched_tokens"):
             self.token_budget = self.config.token_budget(self._max_model_len)
-
-    def set_policy(self, spec: str) -> None:
-        """Order everybody by another policy, or by the same one loaded again. Raises BadValue: the old one stays."""
-        self.set_option("scheduling_policy", spec)
-
-    def set_victim(self, name: str) -> None:
-        """Choose victims by another rule. Raises BadValue."""
-        self.set_option("victim", name)
 
     def set_priority(self, request: Request, priority: int) -> None:
         """Give an alive request another priority. Raises BadValue."""
@@ -177,70 +107,84 @@ class SchedulerCore(SchedulerState):
     def commit(self, plan: StepPlan, output: StepOutput) -> None:
         """Take the result of a plan: K/V are written, tokens appended, requests ended."""
         given = Given(self.capacity)
-        beams: list[Request] = []
-        caching, block_size = self.blocks.prefix_caching, self.blocks.block_size
-        counting = bool(self.policy.token_hooks)
         for index, chunk in enumerate(plan.chunks):
             sampled = output.tokens[index]
-            seq = chunk.sequence
-            request = seq.request
+            request = chunk.sequence.request
             if request in given.failed:
                 continue
             try:
-                if sampled is not None and sampled.fault:
-                    given.failed[request] = sampled.fault
-                    continue
-                seq.num_computed = chunk.start + chunk.num_tokens
-                if caching and seq.num_computed // block_size > seq.num_indexed:
-                    self._index_written(seq)
-                if counting:
-                    self._count_service(chunk, sampled is not None)
-                if sampled is None:
-                    continue
-                forked = self._fork(seq, chunk.forks, output.forked[index]) if chunk.forks else []
-                request.owed_token = False
-                if request.beam is not None:
-                    request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
-                    if len(request.beam_found) == len(request.beam_order):
-                        beams.append(request)
-                    continue
-                self._accept(given, [(seq, sampled), *forked])
+                self._take_chunk(given, chunk, sampled, output.forked, index)
             except Exception as error:
                 given.blame(request, error)
         self._tell_tokens(given)
-        for request in beams:
+        for request in given.beams:
             try:
-                self._outputs.grow_beams(request)
-                beam_steps.take(self, request)
+                self.outputs.grow_beams(request)
+                advance_beams(self, request)
             except Exception as error:
                 given.blame(request, error)
         self._end(given)
 
+    def _take_chunk(
+        self,
+        given: Given,
+        chunk: Chunk,
+        sampled: SampledToken | None,
+        forked: Mapping[int, list[SampledToken]],
+        index: int,
+    ) -> None:
+        """One chunk is computed: what of it can be hit from now on, what it counts for the policy, and its token."""
+        seq = chunk.sequence
+        request = seq.request
+        if sampled is not None and sampled.fault:
+            given.failed[request] = sampled.fault
+            return
+        seq.num_computed = chunk.start + chunk.num_tokens
+        if self.blocks.prefix_caching and seq.num_computed // self.blocks.block_size > seq.num_indexed:
+            self._index_written(seq)
+        if self.policy.token_hooks:
+            self._count_service(chunk, sampled is not None)
+        if sampled is None:
+            return
+        others = fork_samples(self, seq, chunk.forks, forked[index]) if chunk.forks else []
+        request.owed_token = False
+        if request.beam is not None:
+            request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
+            if len(request.beam_found) == len(request.beam_order):
+                given.beams.append(request)
+            return
+        own = (seq, sampled)
+        for sample, token in self._in_order(own, others) if others else (own,):
+            self._accept(given, sample, token)
+
+    def _in_order(self, own: Sample, others: list[Sample]) -> list[Sample]:
+        """The samples of a prompt in the order in which they get their first tokens; `own` computed it."""
+        return [own, *others]
+
     @property
-    def capacity(self) -> int:
+    def capacity(self) -> float:
         """Tokens that fit in the whole pool."""
         return self.blocks.pool.total * self.blocks.block_size
 
-    def _accept(self, given: Given, tokens: list[tuple[Sequence, SampledToken]]) -> None:
-        """Append tokens to their sequences, and note which of them end with theirs."""
-        for seq, sampled in tokens:
-            if sampled.fault:
-                given.failed.setdefault(seq.request, sampled.fault)
-                continue
-            seq.token_ids.append(sampled.token_id)
-            try:
-                accepted = self._outputs.accept(seq, sampled)
-            except Exception as error:  # the token is there all the same
-                given.blame(seq.request, error)
-                accepted = Accepted()
-            given.ids.append(seq.request.request_id)
-            given.seqs.append(seq.index)
-            given.tokens.append(sampled.token_id)
-            given.texts.append(accepted.text)
-            if accepted.finish is not None:
-                given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
-            elif len(seq.token_ids) > given.capacity:
-                given.ended.append((seq, FinishReason.CAPACITY, None, self.capacity_message(seq)))
+    def _accept(self, given: Given, seq: Sequence, sampled: SampledToken) -> None:
+        """Append a token to its sequence, and note whether that ends with it."""
+        if sampled.fault:
+            given.failed.setdefault(seq.request, sampled.fault)
+            return
+        seq.token_ids.append(sampled.token_id)
+        try:
+            accepted = self.outputs.accept(seq, sampled)
+        except Exception as error:  # the token is there all the same
+            given.blame(seq.request, error)
+            accepted = Accepted()
+        given.ids.append(seq.request.request_id)
+        given.seqs.append(seq.index)
+        given.tokens.append(sampled.token_id)
+        given.texts.append(accepted.text)
+        if accepted.finish is not None:
+            given.ended.append((seq, accepted.finish, accepted.stop_reason, ""))
+        elif len(seq.token_ids) > given.capacity:
+            given.ended.append((seq, FinishReason.CAPACITY, None, self.capacity_message(seq)))
 
     def _tell_tokens(self, given: Given) -> None:
         if given.ids:
@@ -295,31 +239,10 @@ class SchedulerCore(SchedulerState):
             self.finish(request, best.finish_reason, stop_reason=best.stop_reason, message=text)
 
     def _tell_ended(self, seq: Sequence, reason: FinishReason, stop_reason: str | int | None, message: str) -> None:
-        name, text = seq.request.request_id, self._outputs.end(seq, reason, stop_reason)
+        name, text = seq.request.request_id, self.outputs.end(seq, reason, stop_reason)
         self._events.append(
             ev.SequenceFinished(name, seq.index, reason.value, seq.num_output, text, stop_reason, message)
         )
-
-    def fork_beam(self, parent: Sequence, child: Sequence) -> None:
-        """`child` goes on from where `parent` is, with the same blocks."""
-        blocks = self.blocks.fork(parent, child)
-        child.token_ids = list(parent.token_ids)
-        child.most_computed = parent.most_computed
-        self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-
-    def drop_beam(self, seq: Sequence) -> None:
-        """No continuation of this beam was good enough; its blocks return."""
-        self._tell_freed(seq, self.blocks.free(seq))
-        self.blocks.forget_sequence(seq)
-
-    def _fork(
-        self, parent: Sequence, children: list[Sequence], tokens: list[SampledToken]
-    ) -> list[tuple[Sequence, SampledToken]]:
-        """The prompt of several samples is done: the others share its blocks, each with a first token of its own."""
-        for child in children:
-            blocks = self.blocks.fork(parent, child)
-            self._events.append(ev.Forked(parent.request.request_id, parent.index, child.index, blocks))
-        return list(zip(children, tokens, strict=True))
 
     def fail(self, plan: StepPlan, message: str) -> list[Request]:
         """The executor raised: the requests of the batch end, everybody else goes on. Returns those ended.
@@ -334,7 +257,7 @@ class SchedulerCore(SchedulerState):
         unsaved = {host for _, host in plan.swap_out}
         for request in self.swapped.ordered() if unsaved else ():
             if any(not unsaved.isdisjoint(seq.host_blocks) for seq in request.sequences):
-                self._lose_swapped(request)
+                self.preemption.lose(request)
         return failed
 
     def _count_service(self, chunk: Chunk, output: bool) -> None:
@@ -347,17 +270,17 @@ class SchedulerCore(SchedulerState):
         else:
             new = 0
         for hook in self.policy.token_hooks:
-            move = hook(seq.request, new, int(output))
-            if move is not None:
-                self.move(seq.request, move)
+            change = hook(seq.request, new, int(output))
+            if change is not None:
+                self.change_key(seq.request, change)
 
     def _begin(self, now: float) -> StepPass:
         """What comes first in every step, whatever the rules."""
         self.now = self.blocks.pool.now = now
         self.concerns = self.deciding = None
         self._expire(now)
-        for request, move in self.policy.due(now):
-            self.move(request, move)
+        for request, change in self.policy.due(now):
+            self.change_key(request, change)
         self.deciding = StepPass(now, self.token_budget)
         return self.deciding
 
@@ -370,8 +293,6 @@ class SchedulerCore(SchedulerState):
         """
         step, at = self.deciding, self.concerns
         self.concerns = self.deciding = None
-        if isinstance(error, PresetStopped):
-            at = None  # the original stops here, whoever it is
         if step is not None:
             self._undo(step, at)
         failed = [r for r in alive if not any(r in queue for queue in self._queues)]
@@ -399,8 +320,8 @@ class SchedulerCore(SchedulerState):
         return self.running, self.waiting, self.swapped
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
-            at, _, request = heapq.heappop(self._deadlines)
+        while self.deadlines and (self.deadlines[0][0] <= now or self.deadlines[0][2].finished):
+            at, _, request = heapq.heappop(self.deadlines)
             if request.finished:
                 continue
             self.concerns = request

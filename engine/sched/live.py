@@ -1,4 +1,4 @@
-"""Options that can be changed while requests run: what each change means for what is there already."""
+"""What can be changed while requests run, options and the size of the pool, and what that means for what is there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LIVE_OPTIONS = (
 )
 
 
-def switch(scheduler: SchedulerCore, name: str, value: Any) -> None:
+def switch_option(scheduler: SchedulerCore, name: str, value: Any) -> None:
     """Change an option; nobody loses anything. Raises BadValue, and then nothing changed.
 
     Lower caps preempt nobody: they hold for what is decided from now on.
@@ -88,7 +88,7 @@ def _replace_policy(scheduler: SchedulerCore, config: EngineConfig) -> ev.Rekeye
     scheduler.waiting, scheduler.swapped = _filled(policy, waiting), _filled(policy, swapped)
     scheduler.running = policy.make_running()
     for request in running:
-        scheduler.running.add(request)
+        scheduler.running.push(request)
     scheduler.victim_rule = make_victim_rule(config.victim, policy.rank)
     ids = [request.request_id for request in everybody]
     return ev.Rekeyed(ids, keys, policy.fair_at, dict(policy.counters))
@@ -108,6 +108,19 @@ def set_priority(scheduler: SchedulerCore, request: Request, priority: Any) -> N
     scheduler.policy.on_priority(request, before)
     scheduler.rekey(request)
     scheduler.note(ev.PrioritySet(request.request_id, before, priority, request.key))
+
+
+def resize_pool(scheduler: SchedulerCore, num_blocks: int) -> list[Request]:
+    """Change the size of the pool. Holders of blocks beyond it are preempted; returns requests that never fit."""
+    blocks, before = scheduler.blocks, scheduler.blocks.pool.total
+    for request in scheduler.running.snapshot():
+        if blocks.holds_beyond(request, num_blocks):
+            scheduler._preempt(request, request, ev.PreemptCause.POOL_RESIZED, None, pool_after=num_blocks)
+    blocks.pool.resize(num_blocks)
+    scheduler._tell_evicted()
+    scheduler.note(ev.PoolResized(before, num_blocks))
+    alive = scheduler.running.snapshot() + scheduler.waiting.ordered() + scheduler.swapped.ordered()
+    return [request for request in alive if not blocks.ever_returns(request)]
 
 
 def from_text(name: str, value: Any) -> Any:

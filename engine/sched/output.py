@@ -1,12 +1,13 @@
-"""What becomes of a sampled token: text, and whether the request ends with it."""
+"""What becomes of sampled tokens: text, and which requests end with theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from vtop.engine.beam import Hypothesis
+from vtop.engine.errors import error_line
 from vtop.engine.executor import Logprob, SampledToken
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import FinishReason, Request, Sequence
@@ -19,6 +20,27 @@ class Accepted:
     text: str = ""
     finish: FinishReason | None = None
     stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class Given:
+    """The tokens that one step gave, in order, and the sequences that ended with theirs: (sequence, reason, ...).
+
+    A sequence ends too when it has more tokens than `capacity`.
+    """
+
+    capacity: float
+    ids: list[str] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ended: list[tuple[Sequence, FinishReason, str | int | None, str]] = field(default_factory=list)
+    beams: list[Request] = field(default_factory=list)  # those all of whose beams know their likeliest tokens
+    failed: dict[Request, str] = field(default_factory=dict)  # those with a fault of their own, and what it is
+
+    def blame(self, request: Request, error: Exception) -> None:
+        """What was raised is the fault of that request alone."""
+        self.failed.setdefault(request, error_line(error))
 
 
 class OutputProcessor(Protocol):

@@ -1,17 +1,25 @@
-"""Who is preempted when no block is available, and what becomes of the KV that it held."""
+"""Who is preempted when no block is available, and what becomes of the K/V that it held.
+
+They are thrown away and computed again, or moved to the host pool and back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vtop.engine import events as ev
+from vtop.engine import request as rq
 from vtop.engine.blocks.host import blocks_of
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import ExecutorRates
-from vtop.engine.request import Request
+from vtop.engine.order import Key
+from vtop.engine.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from vtop.engine.sched.changes import SchedulerState, StepPass
 
 
 class VictimRule(Protocol):
@@ -19,8 +27,8 @@ class VictimRule(Protocol):
 
     name: str
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
-        """One of `running` (never empty, in policy order). When that is `needy` itself, it gives way."""
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
+        """One of `running` (never empty, in policy order). When that is `beneficiary` itself, it gives way."""
         ...
 
 
@@ -32,7 +40,7 @@ class LeastImportant:
     def __init__(self, rank: Callable[[Request], tuple[float, ...]]) -> None:
         self._rank = rank
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return max(running, key=self._rank)
 
 
@@ -41,7 +49,7 @@ class Latest:
 
     name = "latest"
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return max(running, key=lambda request: request.admitted_serial)
 
 
@@ -50,7 +58,7 @@ class LeastComputed:
 
     name = "least-computed"
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return min(running, key=lambda r: (tokens_lost(r), -r.admitted_serial))
 
 
@@ -59,12 +67,12 @@ class MostBlocks:
 
     name = "most-blocks"
 
-    def choose(self, running: Sequence[Request], needy: Request) -> Request:
+    def choose(self, running: Sequence[Request], beneficiary: Request) -> Request:
         return max(running, key=lambda r: (r.num_blocks, r.admitted_serial))
 
 
 def choose_victims(
-    rule: VictimRule, candidates: Sequence[Request], needy: Request, enough: Callable[[list[Request]], bool]
+    rule: VictimRule, candidates: Sequence[Request], beneficiary: Request, enough: Callable[[list[Request]], bool]
 ) -> list[Request]:
     """Victims by the rule, one after the other, until they are enough; none when not even all would be.
 
@@ -74,7 +82,7 @@ def choose_victims(
     if not left or not enough(left):
         return []
     while not enough(chosen):
-        victim = rule.choose(left, needy)
+        victim = rule.choose(left, beneficiary)
         left.remove(victim)
         chosen.append(victim)
     for victim in chosen[:-1]:
@@ -179,3 +187,164 @@ def make_preemption_mode(name: str) -> PreemptionMode:
     if name not in PREEMPTION_MODES:
         raise BadValue("preemption_mode", name, f"choose one of {', '.join(PREEMPTION_MODES)}")
     return PREEMPTION_MODES[name]()
+
+
+TO_HOST = Choice(True, ev.ModeWhy.MODE)
+TO_RECOMPUTE = Choice(False, ev.ModeWhy.MODE)
+
+
+class Preemption:
+    """A part of a scheduler: takes requests out of `running`, brings swapped ones back, and tells.
+
+    What the schedulers do not share (keys in the queues, what counts as lost) it asks of its own one.
+    """
+
+    def __init__(self, scheduler: SchedulerState) -> None:
+        self._scheduler = scheduler
+        self._told_host_full = False
+
+    def recompute(
+        self,
+        victim: Request,
+        beneficiary: Request,
+        cause: ev.PreemptCause,
+        step: StepPass | None,
+        choice: Choice,
+        pool_after: int | None,
+    ) -> None:
+        """From running to waiting; what it computed is thrown away."""
+        scheduler, pool = self._scheduler, self._scheduler.blocks.pool
+        used_before, for_key = pool.used, beneficiary.key
+        lost = scheduler._tokens_lost(victim)
+        rule, rank, for_rank = scheduler._chosen_by(victim, beneficiary) if pool_after is None else ("", (), ())
+        self._leave_running(victim, step)
+        for seq in victim.sequences:
+            scheduler._tell_freed(seq, scheduler.blocks.free(seq))
+        victim.status = RequestStatus.WAITING
+        victim.beam_found = {}
+        victim.key = self._key_of_victim(victim, scheduler._returning_key)
+        scheduler._requeue(victim, step)
+        scheduler.note(
+            ev.Preempted(
+                id=victim.request_id,
+                for_id=beneficiary.request_id,
+                cause=cause,
+                mode="recompute",
+                rule=rule,
+                key=victim.key,
+                for_key=for_key,
+                blocks_freed=used_before - pool.used,
+                tokens_lost=lost,
+                used_before=used_before,
+                used_after=pool.used,
+                pool=pool.total,
+                count=victim.preemptions,
+                rank=rank,
+                for_rank=for_rank,
+                why=choice.why,
+                swap_seconds=choice.swap_seconds,
+                recompute_seconds=choice.recompute_seconds,
+                pool_after=pool_after,
+            )
+        )
+
+    def _leave_running(self, victim: Request, step: StepPass | None) -> None:
+        if step is not None:
+            step.give_back(victim)
+            step.victim = step.victim or victim
+        self._scheduler.running.remove(victim)
+        self._scheduler.forget_skipped(victim)
+        victim.preemptions += 1
+        victim.owed_token = False
+
+    def _key_of_victim(self, victim: Request, key: Callable[[Request], Key]) -> Key:
+        """Its key from now on. When the policy raises here the preemption is never told, so it does not count."""
+        try:
+            self._scheduler.policy.on_preempt(victim, self._scheduler.now)
+            return key(victim)
+        except BaseException:
+            victim.preemptions -= 1
+            raise
+
+    def swap_out(
+        self,
+        step: StepPass,
+        victim: Request,
+        beneficiary: Request,
+        cause: ev.PreemptCause,
+        choice: Choice = TO_HOST,
+    ) -> None:
+        """From running to swapped; what it computed moves to the host pool."""
+        scheduler, pool = self._scheduler, self._scheduler.blocks.pool
+        used_before, for_key = pool.used, beneficiary.key
+        self._leave_running(victim, step)
+        victim.status = RequestStatus.SWAPPED
+        victim.key = self._key_of_victim(victim, scheduler._swapped_key)
+        pairs = scheduler.blocks.swap_out(victim)
+        scheduler._tell_evicted()
+        step.swap_out += pairs
+        self._told_host_full = False
+        scheduler.swapped.push(victim)
+        scheduler.note(
+            ev.SwappedOut(
+                id=victim.request_id,
+                for_id=beneficiary.request_id,
+                cause=cause,
+                rule=scheduler.rule_name,
+                key=victim.key,
+                for_key=for_key,
+                tables=[list(seq.host_blocks) for seq in _by_index(victim)],
+                pairs=pairs,
+                used_before=used_before,
+                used_after=pool.used,
+                pool=pool.total,
+                count=victim.preemptions,
+                why=choice.why,
+                swap_seconds=choice.swap_seconds,
+                recompute_seconds=choice.recompute_seconds,
+            )
+        )
+
+    def swap_in(self, step: StepPass, request: Request, need: int, watermark: int) -> None:
+        """From swapped to running; `need` and `watermark` are told."""
+        scheduler, pool = self._scheduler, self._scheduler.blocks.pool
+        free, cached = pool.free, pool.cached
+        scheduler.swapped.remove(request)
+        pairs = scheduler.blocks.swap_in(request)
+        scheduler._tell_evicted()
+        step.swap_in += pairs
+        step.returned.add(request)
+        request.status = RequestStatus.RUNNING
+        request.key = scheduler._returned_key(request)
+        scheduler.running.push(request)
+        scheduler.forget_told()
+        tables = [list(seq.blocks) for seq in _by_index(request)]
+        scheduler.note(ev.SwappedIn(request.request_id, request.key, tables, pairs, need, free, watermark, cached))
+        scheduler.policy.on_admit(request, step.now, 0)
+
+    def lose(self, request: Request) -> None:
+        """From swapped to waiting: what it has in the host pool cannot be used."""
+        scheduler = self._scheduler
+        lost = scheduler._tokens_lost(request)
+        scheduler.swapped.remove(request)
+        for seq in request.sequences:
+            scheduler.blocks.host.drop(seq)
+            scheduler.blocks.free(seq)
+        request.beam_found = {}
+        request.status = RequestStatus.WAITING
+        request.key = scheduler._returning_key(request)
+        scheduler._requeue(request, None)
+        scheduler.note(ev.SwapOutFailed(request.request_id, request.key, lost))
+
+    def tell_host_full(self, choice: Choice) -> None:
+        """Once, until there is room again."""
+        if choice.why is ev.ModeWhy.HOST_FULL and not self._told_host_full:
+            self._told_host_full = True
+            host = self._scheduler.blocks.host
+            text = f"host pool full ({host.free} of {host.total} blocks free): victims are recomputed; raise swap_space"
+            self._scheduler.note(ev.Note("warning", text))
+
+
+def _by_index(request: Request) -> list[rq.Sequence]:
+    """The sequences as events number them; beams may stand in another order."""
+    return sorted(request.sequences, key=lambda seq: seq.index)

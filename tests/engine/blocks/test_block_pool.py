@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from vtop.engine.blocks.pool import BlockPool
 from vtop.engine.errors import NoFreeBlocks, PoolError
+from vtop_support.pools import hand_out_order
 
 
 def test_hands_out_in_order_of_last_use() -> None:
@@ -17,7 +18,7 @@ def test_hands_out_in_order_of_last_use() -> None:
     assert pool.allocate(3) == [0, 1, 2]
     pool.release([1])
     pool.release([0])
-    assert list(pool.hand_out_order()) == [3, 1, 0]
+    assert hand_out_order(pool) == [3, 1, 0]
     assert pool.allocate(2) == [3, 1]
 
 
@@ -35,10 +36,10 @@ def test_releasing_what_is_not_held_changes_nothing(wrong: list[int]) -> None:
     """Field case E079: a double release, or one at count 0, must not corrupt the free list."""
     pool = BlockPool(8)
     pool.allocate(6)
-    before = list(pool.hand_out_order())
+    before = hand_out_order(pool)
     with pytest.raises(PoolError, match="more often than held"):
         pool.release(wrong)
-    assert list(pool.hand_out_order()) == before
+    assert hand_out_order(pool) == before
     assert [pool.ref_count(b) for b in range(8)] == [1] * 6 + [0] * 2
 
 
@@ -55,7 +56,7 @@ def test_a_shared_block_is_free_only_after_its_last_holder() -> None:
 def test_a_free_block_can_be_taken_back_out_of_the_middle() -> None:
     pool = BlockPool(5)
     pool.share(2)
-    assert list(pool.hand_out_order()) == [0, 1, 3, 4]
+    assert hand_out_order(pool) == [0, 1, 3, 4]
 
 
 def test_resize_keeps_order_and_refuses_held_blocks() -> None:
@@ -63,11 +64,11 @@ def test_resize_keeps_order_and_refuses_held_blocks() -> None:
     pool.allocate(2)
     pool.release([0])
     pool.resize(6)
-    assert list(pool.hand_out_order()) == [2, 3, 0, 4, 5]
+    assert hand_out_order(pool) == [2, 3, 0, 4, 5]
     with pytest.raises(PoolError, match="held"):
         pool.resize(1)
     pool.resize(2)
-    assert (list(pool.hand_out_order()), pool.used) == ([0], 1)
+    assert (hand_out_order(pool), pool.used) == ([0], 1)
 
 
 @settings(max_examples=200)
@@ -98,6 +99,6 @@ def test_against_a_plain_model(total: int, actions: list[tuple[str, int]]) -> No
             pool.resize(n)
             free = deque([b for b in free if b < n] + list(range(total, n)))
             total = n
-        assert list(pool.hand_out_order()) == list(free)
+        assert hand_out_order(pool) == list(free)
         assert pool.free + pool.used == pool.total == total
         pool.check([[b] * count for b, count in held.items()])

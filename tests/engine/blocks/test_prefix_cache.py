@@ -15,8 +15,9 @@ from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.blocks.prefix import PrefixIndex, blake2_hash, extend_keys
 from vtop.engine.errors import BadValue
-from vtop.engine.sched.step import StepPass
+from vtop.engine.sched.changes import StepPass
 from vtop_support.engines import AuditedEngine
+from vtop_support.pools import hand_out_order
 from vtop_support.stub import StubExecutor, expected_output
 
 
@@ -157,13 +158,12 @@ def test_a_hit_that_does_not_fit_holds_nothing() -> None:
     pool = engine.engine._blocks.pool
     assert (pool.cached, pool.available) == (3, 5)
     engine.add("new", prompt(10, 24), 1)
-    before = [pool.ref_count(b) for b in range(7)], list(pool.hand_out_order())
+    before = [pool.ref_count(b) for b in range(7)], hand_out_order(pool)
     scheduler = engine.engine._scheduler
     for _ in range(100):
-        room = scheduler._room(StepPass(0.0, 64))
-        reason = scheduler._offer(engine.engine._requests["new"], room)
-        assert reason.need == 6
-    assert before == ([pool.ref_count(b) for b in range(7)], list(pool.hand_out_order()))
+        reason = scheduler.admission.of_waiting(StepPass(0.0, 64), engine.engine._requests["new"])
+        assert isinstance(reason, ev.NeedsBlocks) and reason.need == 6
+    assert before == ([pool.ref_count(b) for b in range(7)], hand_out_order(pool))
     engine.step()
     [wait] = engine.events(ev.Waits, "new")
     assert (wait.reason.need, wait.reason.free, wait.reason.cached) == (6, 2, 3)
@@ -186,7 +186,7 @@ def test_everything_is_accounted_for_after_a_chunked_request(block_size: int) ->
     engine.add("a", prompt(10, 5), 20)
     engine.run()
     pool = engine.engine._blocks.pool
-    order = list(pool.hand_out_order())
+    order = hand_out_order(pool)
     assert len(order) == len(set(order)) == pool.total == pool.free + pool.cached
 
 

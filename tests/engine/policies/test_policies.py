@@ -13,7 +13,7 @@ from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.policies import make_policy
-from vtop.engine.policies.queues import first
+from vtop.engine.policies.queues import peek_many
 from vtop.engine.policy_spec import POLICY_NAMES, parse_spec, parse_weights
 from vtop.engine.request import SamplingParams, new_request
 from vtop_support.engines import AuditedEngine
@@ -105,7 +105,7 @@ def test_queues_keep_order_while_counters_grow(spec: str, actions: list[tuple[st
             inside.remove(gone)
         inside.sort(key=policy.order)
         assert queue.peek() is (inside[0] if inside else None)
-        assert first(queue, 3) == inside[:3] and len(queue) == len(inside)
+        assert peek_many(queue, 3) == inside[:3] and len(queue) == len(inside)
         assert queue.ordered() == inside
         assert all(request in queue for request in inside)
 

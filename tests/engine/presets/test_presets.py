@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
-from vtop.engine.conform.run import run_cases
 from vtop.engine.errors import BadValue
+from vtop.engine.executor import SampledToken, StepOutput, StepPlan
 from vtop.engine.request import SamplingParams, new_request
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor, expected_output
@@ -144,9 +144,8 @@ def test_groups_fork_and_give_every_sequence_its_own_output(
     for number, (prompt, width, tokens) in enumerate(groups):
         ids = [3 + (number % 3 * 100 + i) % 900 for i in range(prompt)]
         name = f"g{number}"
-        params = SamplingParams(max_tokens=tokens, temperature=0.0 if width == 1 else 1.0, n=width)
+        params = SamplingParams(max_tokens=tokens, n=width)
         request = new_request(name, number, ids, params, arrival=0.0, limit=prompt + tokens, seed=0)
-        assert len(request.sequences) == width
         engine.engine._requests[name] = request
         engine.engine._texts.open(request)
         scheduler.add(request)
@@ -212,6 +211,28 @@ def test_what_a_preset_does_not_have_is_refused(options: dict[str, Any]) -> None
 def test_a_budget_that_could_strand_a_request_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadValue, match="max_num_batched_tokens"):
         AuditedEngine(8, max_model_len=MODEL_LEN, **options)
+
+
+class OneFault(StubExecutor):
+    """The first step gives no token."""
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        output = super().execute(plan)
+        if self.calls == 1:
+            output.tokens = [SampledToken(0, fault="logits are not finite")]
+        return output
+
+
+@pytest.mark.parametrize("preset", ["sensible", "vllm-v0", "vllm-v1"])
+def test_what_a_request_without_usable_logits_computed_is_not_cached(preset: str) -> None:
+    engine = AuditedEngine(16, executor=OneFault(16, 4), preset=preset, enable_prefix_caching=True)
+    prompt = list(range(5, 14))
+    for name in "ab":
+        engine.add(name, prompt, 2)
+        engine.run()
+    assert engine.finish_reason("a") == "failed"
+    assert engine.output("b") == expected_output(prompt, 2)
+    assert [e.hit for e in engine.events(ev.PrefixLookup, "b")] == [0]
 
 
 def test_v1_has_one_sequence_per_request() -> None:
@@ -300,40 +321,3 @@ def test_v0_swaps_and_returns_without_losing_a_token() -> None:
     assert engine.state.totals.tokens_lost == 0
     for name, prompt in prompts.items():
         assert engine.output(name) == expected_output(prompt, 8)
-
-
-def beam_case(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "id": "group.beams",
-        "kind": "steps",
-        "semantics": "v0",
-        "engine": "vllm 0.6.2, newer block manager",
-        "config": {"block_size": 4, "gpu_blocks": 8, "token_budget": 64, "max_seqs": 4, "max_model_len": 64},
-        "requests": {"A": {"prompt": 6, "n": 2, "beam": True, "max_tokens": 5}},
-        "steps": steps,
-    }
-
-
-def test_beams_fork_and_unselected_parents_give_their_blocks_back() -> None:
-    first = [[0, 11, -0.1], [0, 12, -0.2], [0, 13, -3.0], [0, 14, -4.0]]
-    second = [[0, 21, -0.1], [0, 22, -0.2], [1, 23, -5.0], [1, 24, -6.0]]
-    steps = [
-        {"do": {"add": ["A"], "emit": {"A": first}}, "expect": {"run": {"A": 6}, "free": 6, "blocks": {"A": 2}}},
-        {
-            "do": {"emit": {"A": second}},  # both survivors come of the first; the copy of the second goes back
-            "expect": {
-                "run": {"A": 2},
-                "copies": 1,
-                "free": 5,
-                "free_after": 6,
-                "blocks": {"A/0": 2, "A/1": 2},
-                "ids": {"tables": {"A/0": [0, 2], "A/1": [0, 1]}, "copies": [[1, 2]]},
-            },
-        },
-        {
-            "do": {"emit": {"A": [[0, 31, -0.1], [1, 32, -0.1]]}},
-            "expect": {"run": {"A": 2}, "copies": 1, "free": 5, "blocks": {"A/0": 2, "A/1": 2}},
-        },
-    ]
-    report = run_cases([beam_case(steps)])
-    assert report.ok, report.lines()

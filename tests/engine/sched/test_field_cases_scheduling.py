@@ -154,7 +154,7 @@ def test_aborted_swapped_requests_leave_their_seats() -> None:
     engine.engine.abort_request(["a", "b", "c"])
     engine.add("d", 4, 4)
     engine.step()
-    assert list(engine.state.running) == ["d"] and engine.engine._scheduler.running.seats == 1
+    assert list(engine.state.running) == ["d"] and engine.engine._scheduler.running.num_seqs == 1
     assert engine.state.host_used == 0
 
 

@@ -216,7 +216,7 @@ def test_no_command_ends_the_thread(sent: list[tuple[str, Any, Any]]) -> None:
                 msgspec.json.encode(frame)
                 state.apply(frame)
             view = state.find("good")
-            if view is not None and view.finish_reason is not None:
+            if view is not None and view.finish_reason:
                 break
             assert thread.status.state is not ThreadState.FAILED, thread.status.error
             time.sleep(0.001)
@@ -253,7 +253,7 @@ def inject(engine: LLMEngine, spot: str, call: int, lasting: bool) -> None:
     """Let the `call`-th call of that function raise; with `lasting`, all later ones for the same request too."""
     part, name = spot.split(".")
     scheduler: Any = engine._scheduler
-    owner = {"blocks": scheduler.blocks, "policy": scheduler.policy, "outputs": scheduler._outputs}.get(part)
+    owner = {"blocks": scheduler.blocks, "policy": scheduler.policy, "outputs": scheduler.outputs}.get(part)
     owner = getattr(scheduler, part) if owner is None else owner
     real = getattr(owner, name)
     calls, culprits = 0, set()
