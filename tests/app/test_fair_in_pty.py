@@ -84,5 +84,5 @@ def test_fair_evens_out_two_groups(tmp_path: Path) -> None:
         program.press("w")
         screen.until(lambda text: "▌ WAITING" in text)
         program.press("qq")
-        assert program.wait(5) == 0
+        assert program.wait() == 0
         assert program.unrestored() == []

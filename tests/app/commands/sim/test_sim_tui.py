@@ -74,7 +74,7 @@ class Watched:
             self.state.apply(frame)
         return self.state
 
-    def until(self, what: Callable[[EngineState], object], seconds: float = 5.0) -> None:
+    def until(self, what: Callable[[EngineState], object], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not what(self.pull()):
             assert time.monotonic() < end, f"not in {seconds} s: {self.thread.status}"
@@ -106,15 +106,12 @@ async def test_it_ends_idle_and_takes_a_prompt_as_made_up_tokens() -> None:
 
 async def test_virtual_time_keeps_its_pace_and_is_shown() -> None:
     jobs = [Job("a", 0.0, 16, 200)]
+    began = time.monotonic()
     async with watched(simulation(*jobs), 2.0) as (app, pilot):
         state = app.pump.live
         assert state is not None
-        await until(pilot, lambda: state.time > 0.2)
-        began, then = time.monotonic(), state.time
-        await pilot.pause(1.0)
-        app.pump.pull()
-        rate = (state.time - then) / (time.monotonic() - began)
-        assert 0.2 < rate < 2.6, rate  # 2 at most; a busy machine is slower
+        await until(pilot, lambda: state.time > 0.8)
+        assert state.time <= 2 * (time.monotonic() - began) + 0.1  # never ahead of its pace by more than a step
         await until(pilot, lambda: f"t {state.time:.1f} s virtual ×2" in screen_text(app))
         await pilot.press("space")
         await until(pilot, lambda: state.paused)
