@@ -22,6 +22,7 @@ from vtop.app.live.pump import Pump
 from vtop.app.live.view import View
 from vtop.app.main import VtopApp
 from vtop.app.options import AppConfig
+from vtop.app.screens.overview import OverviewScreen
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.clock import MonotonicClock
@@ -226,7 +227,13 @@ async def test_idle_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         await settle(pilot, app)
         await pilot.pause(0.3)
         done: list[str] = []
-        parts = [(Pump, "_take"), (Screen, "_refresh_layout"), (Widget, "render_lines"), (VtopApp, "_display")]
+        parts = [
+            (Pump, "_take"),
+            (OverviewScreen, "draw"),
+            (Screen, "_refresh_layout"),
+            (Widget, "render_lines"),
+            (VtopApp, "_display"),
+        ]
         for owner, name in parts:
             monkeypatch.setattr(owner, name, _noted(getattr(owner, name), done))
         await pilot.pause(1.0)
