@@ -21,7 +21,7 @@ from vtop.app.commands.headless import drive
 from vtop.app.commands.work import Work
 from vtop.app.options import AppConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.events import Frame, Meta, Note, journal
+from vtop.engine.events import SCHEMA_VERSION, Frame, Meta, Note, journal
 from vtop.engine.events.journal import Recorder, Recording
 from vtop_support.stub_engine import StubEngine
 
@@ -48,7 +48,7 @@ def run(*arguments: str, seconds: float = 60, **more: Any) -> subprocess.Complet
 
 
 def meta() -> Meta:
-    return Meta(1, "0", "m", "cpu", "float32", "torch", 16, 8, 128, 64, 4, {}, 0.0, 0.0)
+    return Meta(SCHEMA_VERSION, "0", "m", "cpu", "float32", "torch", 16, 8, 128, 64, 4, {}, 0.0, 0.0)
 
 
 def headless(record: Path, tokens: int = 20) -> int:

@@ -12,7 +12,7 @@ from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.conform.run import run_cases
 from vtop.engine.errors import BadValue
-from vtop.engine.request import SamplingParams, Sequence, new_request
+from vtop.engine.request import SamplingParams, new_request
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor, expected_output
 
@@ -144,9 +144,8 @@ def test_groups_fork_and_give_every_sequence_its_own_output(
     for number, (prompt, width, tokens) in enumerate(groups):
         ids = [3 + (number % 3 * 100 + i) % 900 for i in range(prompt)]
         name = f"g{number}"
-        params = SamplingParams(max_tokens=tokens, temperature=0.0)
+        params = SamplingParams(max_tokens=tokens, n=width)
         request = new_request(name, number, ids, params, arrival=0.0, limit=prompt + tokens, seed=0)
-        request.sequences += [Sequence(request, index, list(ids), prompt) for index in range(1, width)]
         engine.engine._requests[name] = request
         engine.engine._texts.open(request)
         scheduler.add(request)

@@ -216,7 +216,7 @@ def test_no_command_ends_the_thread(sent: list[tuple[str, Any, Any]]) -> None:
                 msgspec.json.encode(frame)
                 state.apply(frame)
             view = state.find("good")
-            if view is not None and view.finish_reason is not None:
+            if view is not None and view.finish_reason:
                 break
             assert thread.status.state is not ThreadState.FAILED, thread.status.error
             time.sleep(0.001)
