@@ -51,6 +51,15 @@ def test_a_fallback_of_the_attention_is_told(capsys: pytest.CaptureFixture[str])
     assert json.loads(line)["backend_note"] == "no [b]numba[/b] \x1b[31mhere"
 
 
+def test_a_run_in_which_all_were_refused_did_not_succeed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive(StubEngine(2), CONFIG, Work(["word " * 200]), as_json=True) == 1
+    assert drive(StubEngine(2), CONFIG, Work(["word " * 200, "a b"]), as_json=True) == 0
+    assert [json.loads(line)["outcomes"] for line in capsys.readouterr().out.splitlines()] == [
+        {"refused": 1},
+        {"refused": 1, "length": 1},
+    ]
+
+
 def test_duration_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     engine = StubEngine(40, before_step=lambda n: time.sleep(0.01))
     assert drive(engine, AppConfig(max_tokens=100_000), Work(["a b"], duration=0.2), as_json=False) == 0

@@ -226,7 +226,11 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is not limited elsewhere")
-@pytest.mark.parametrize("more", [(), ("--seeds", "2", "--workers", "2")], ids=["alone", "two processes"])
+@pytest.mark.parametrize(
+    "more",
+    [(), pytest.param(("--seeds", "2", "--workers", "2"), marks=pytest.mark.slow)],
+    ids=["alone", "two processes"],
+)
 def test_too_little_memory_is_one_line(more: tuple[str, ...]) -> None:
     import resource
 

@@ -37,7 +37,13 @@ def test_q_asks_while_requests_run_and_leaves(home: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=lambda v: str(v)
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
+    ids=lambda v: str(v),
 )
 def test_a_signal_restores_the_terminal(number: signal.Signals, code: int, home: dict[str, str]) -> None:
     with PtyProgram(stub(), environment=home) as program:
@@ -55,7 +61,7 @@ def test_ctrl_c_leaves_at_once(home: dict[str, str]) -> None:
         assert program.unrestored() == []
 
 
-@pytest.mark.parametrize("how", ["q", "term"])
+@pytest.mark.parametrize("how", [pytest.param("q", marks=pytest.mark.slow), "term"])
 def test_a_step_that_does_not_end_holds_nobody_up(how: str, home: dict[str, str]) -> None:
     with PtyProgram(stub("--slow-at", "20"), environment=home) as program:
         program.expect(RUNNING)
@@ -73,7 +79,7 @@ def test_loading_holds_nobody_up(home: dict[str, str]) -> None:
         assert program.unrestored() == []
 
 
-@pytest.mark.parametrize("requests", ["30", "0"], ids=["decoding", "idle"])
+@pytest.mark.parametrize("requests", ["30", pytest.param("0", marks=pytest.mark.slow)], ids=["decoding", "idle"])
 def test_closing_the_window_ends_the_program(requests: str, home: dict[str, str]) -> None:
     with PtyProgram(stub("--requests", requests), environment=home) as program:
         program.expect(RUNNING if requests != "0" else b"IDLE")
@@ -162,7 +168,11 @@ def test_the_real_program_runs_a_prompt_and_ends_on_sigterm(home: dict[str, str]
 
 @pytest.mark.parametrize(
     "terminal",
-    [{"TERM": "linux", "COLORTERM": ""}, {"TERM": "xterm-16color", "COLORTERM": ""}, {"NO_COLOR": "1"}],
+    [
+        pytest.param({"TERM": "linux", "COLORTERM": ""}, marks=pytest.mark.slow),
+        {"TERM": "xterm-16color", "COLORTERM": ""},
+        {"NO_COLOR": "1"},
+    ],
     ids=["linux", "16 colours", "NO_COLOR"],
 )
 def test_poor_terminals(terminal: dict[str, str], home: dict[str, str]) -> None:
@@ -183,6 +193,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
+@pytest.mark.slow
 def test_quick_ends(home: dict[str, str]) -> None:
     for number in range(4):
         with PtyProgram(stub("--requests", "3"), environment=home) as program:

@@ -60,6 +60,7 @@ def test_while_requests_run_the_screen_goes_on_and_q_leaves(home: dict[str, str]
         assert f"vtop: policy {policy}:Late: on_tokens has not returned for".encode() in program.output[-400:]
 
 
+@pytest.mark.slow
 def test_while_it_loads(home: dict[str, str], policy: Path) -> None:
     command = [*VTOP, "--scheduling-policy", f"{policy}:Key", "--prompt", "a"]
     with PtyProgram(command, environment=home, columns=120, rows=30) as program:
@@ -69,7 +70,9 @@ def test_while_it_loads(home: dict[str, str], policy: Path) -> None:
         assert program.unrestored() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM], ids=["int", "term"]
+)
 def test_signals_end_it_too(number: signal.Signals, home: dict[str, str], policy: Path) -> None:
     with PtyProgram([*VTOP, "--scenario", "hol", "--scheduling-policy", f"{policy}:Late"], environment=home) as program:
         PtyScreen(program, 100, 30).until(lambda text: "STUCK" in text)
@@ -82,7 +85,10 @@ def test_signals_end_it_too(number: signal.Signals, home: dict[str, str], policy
     ("options", "what"),
     [
         (["sim", "--requests", "5", "--policies", "{}:Key"], "key"),
-        (["run", "--headless", "--prompt", "a", "--scheduling-policy", "{}:Late"], "on_tokens"),
+        pytest.param(
+            ["run", "--headless", "--prompt", "a", "--scheduling-policy", "{}:Late"], "on_tokens",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["sim", "--requests", "5", "--policies", "fcfs,{}:Late", "--workers", "2"], "on_tokens",
             marks=pytest.mark.slow,

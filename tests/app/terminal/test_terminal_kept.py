@@ -30,7 +30,7 @@ def shell(redirection: str, *options: str) -> list[str]:
     return ["bash", "-c", f"exec {shlex.join(stub(*options))} {redirection}"]
 
 
-@pytest.mark.parametrize("where", ["FILE", "/dev/null", "&-"])
+@pytest.mark.parametrize("where", ["FILE", pytest.param("/dev/null", marks=pytest.mark.slow), "&-"])
 def test_the_screen_is_where_stdout_is(where: str, home: dict[str, str], tmp_path: Path) -> None:
     errors = tmp_path / "err.log"
     redirection = f"2>{shlex.quote(str(errors)) if where == 'FILE' else where}"
@@ -51,7 +51,11 @@ def test_last_words_go_where_stderr_leads(home: dict[str, str], tmp_path: Path) 
     assert errors.read_text().startswith("vtop: the screen crashed: ZeroDivisionError")
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGQUIT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGUSR1, signal.SIGALRM))],
+    ids=lambda number: number.name,
+)
 def test_a_deadly_signal_ends_it_with_the_terminal_as_it_was(number: signal.Signals, home: dict[str, str]) -> None:
     with PtyProgram(["bash", "-c", f"ulimit -c 0; exec {shlex.join(stub())}"], environment=home) as program:
         program.expect(RUNNING)
