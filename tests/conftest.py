@@ -1,7 +1,15 @@
-"""For the whole suite: one torch thread, so that tests beside each other on two cores do not wait for one another."""
+"""For the whole suite: few workers with one torch thread each, so that they do not wait for one another."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: every worker holds torch and compiled kernels of its own, so more than four gain nothing."""
+    return min(4, os.cpu_count() or 1)

@@ -59,7 +59,7 @@ class Rig:
         self.thread.send(cmd.AddRequest(request_id, PROMPT, params, **more))  # type: ignore[arg-type]
 
     def until(self, condition: Callable[[EngineState], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             for frame in self.reader.drain():
                 self.frames.append(frame)
@@ -118,7 +118,7 @@ def test_waiting_for_a_subscriber_is_no_time() -> None:
     with rig() as run:
         slow = run.thread.subscribe("slow", max_behind=3)
         run.add("a", 40, timeout=30.0)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not slow.too_far_behind and time.monotonic() < deadline:
             time.sleep(0.002)
         behind = run.engine.clock.now()
@@ -146,13 +146,13 @@ def test_a_capped_speed_is_time() -> None:
     try:
         assert thread.wait_ready(10)
         state = EngineState(engine.meta)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not state.finished and time.monotonic() < deadline:
             for frame in reader.drain():
                 state.apply(frame)
             time.sleep(0.005)
         tpot = state.finished[0].tpot
-        assert tpot is not None and tpot > 0.045  # four gaps of 50 ms; the first step may have been late
+        assert tpot is not None and tpot > 0.045  # four gaps of 50 ms, or longer on a busy machine
     finally:
         thread.shutdown()
 
@@ -253,7 +253,7 @@ def test_a_long_wait_with_signs_of_life_is_time() -> None:
         for _ in range(4):  # two seconds of a step, as seen by the thread that watches
             machine.passes(SUSPENDED_AFTER / 2)
             beats.clear()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while "vtop-clock" not in beats and time.monotonic() < deadline:
                 time.sleep(0.01)
         assert clock.now() == pytest.approx(start + 2 * SUSPENDED_AFTER)

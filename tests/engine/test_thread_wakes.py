@@ -24,7 +24,7 @@ from vtop.engine.request import SamplingParams
 from vtop.engine.thread import EngineThread, Subscription
 from vtop_support.stub import StubExecutor
 
-SECONDS = 10.0  # until a test gives up; what it waits for takes milliseconds
+SECONDS = 60.0  # until a test gives up; what it waits for takes milliseconds
 
 
 def _thread(**options: Any) -> EngineThread:

@@ -21,7 +21,7 @@ from vtop.app.commands.headless import drive
 from vtop.app.commands.run import Work
 from vtop.app.options import AppConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.events import Frame, Meta, Note, journal
+from vtop.engine.events import SCHEMA_VERSION, Frame, Meta, Note, journal
 from vtop.engine.events.journal import Recorder, Recording
 from vtop_support.stub_engine import StubEngine
 
@@ -48,7 +48,7 @@ def run(*arguments: str, seconds: float = 60, **more: Any) -> subprocess.Complet
 
 
 def meta() -> Meta:
-    return Meta(1, "0", "m", "cpu", "float32", "torch", 16, 8, 128, 64, 4, {}, 0.0, 0.0)
+    return Meta(SCHEMA_VERSION, "0", "m", "cpu", "float32", "torch", 16, 8, 128, 64, 4, {}, 0.0, 0.0)
 
 
 def headless(record: Path, tokens: int = 20) -> int:
@@ -226,7 +226,11 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is not limited elsewhere")
-@pytest.mark.parametrize("more", [(), ("--seeds", "2", "--workers", "2")], ids=["alone", "two processes"])
+@pytest.mark.parametrize(
+    "more",
+    [(), pytest.param(("--seeds", "2", "--workers", "2"), marks=pytest.mark.slow)],
+    ids=["alone", "two processes"],
+)
 def test_too_little_memory_is_one_line(more: tuple[str, ...]) -> None:
     import resource
 

@@ -72,6 +72,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[byte
     return subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_run_in_which_all_were_refused_did_not_succeed() -> None:
     """Exit code 1; with one accepted request, 0."""
     refused = run("--prompt", "word " * 2000)

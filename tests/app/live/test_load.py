@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import functools
 import random
 import resource
 import threading
@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from textual import events
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widget import Widget
 
 from vtop.app.live.engine import LiveFeed
 from vtop.app.live.inject import MAX_PROMPT
@@ -20,6 +22,7 @@ from vtop.app.live.pump import Pump
 from vtop.app.live.view import View
 from vtop.app.main import VtopApp
 from vtop.app.options import AppConfig
+from vtop.app.screens.overview import OverviewScreen
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
 from vtop.engine.clock import MonotonicClock
@@ -33,11 +36,12 @@ from vtop_support.stub_engine import StubEngine
 class Flood:
     """Frames of one running request, about `rate` a second, 20 events each, from a thread that never waits."""
 
-    def __init__(self, feed: FakeFeed, rate: int, seconds: float) -> None:
+    def __init__(self, feed: FakeFeed, rate: int) -> None:
         feed.engine.add_request("r1", "a b c", SamplingParams(max_tokens=10_000_000))
         feed.engine.step()
         self.feed = feed
-        self.rate, self.seconds = rate, seconds
+        self.rate = rate
+        self.ended = threading.Event()
         self.frames = 0
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -45,7 +49,8 @@ class Flood:
         last = self.feed.frames[-1]
         serial, step = last.serial, last.step
         began = time.perf_counter()
-        while (now := time.perf_counter() - began) < self.seconds:
+        while not self.ended.is_set():
+            now = time.perf_counter() - began
             while self.frames < now * self.rate:
                 self.frames += 1
                 self.feed.frames.append(
@@ -66,28 +71,37 @@ class Flood:
 
 
 async def test_a_flood_of_frames_leaves_keys_quick_and_counters_exact() -> None:
+    """A key waits for the pull that runs and for at most one that was due before it; a pull ends in time."""
     feed = FakeFeed(StubEngine(64))
     async with running_app(feed) as (app, pilot, _):
-        flood = Flood(feed, 5000, 3.0)
+        flood = Flood(feed, 5000)
         flood.thread.start()
-        await pilot.pause(0.5)
-        pressed, delays = 0.0, []
-        colouring = app.handlers.colouring
+        pull, colouring = app.pump.pull, app.handlers.colouring
+        pulls, pressed = 0, 0
+        waited: list[int] = []
+
+        def counted() -> bool:
+            nonlocal pulls
+            pulls += 1
+            return pull()
 
         def reaction() -> None:
             colouring()
-            delays.append(time.perf_counter() - pressed)
+            waited.append(pulls - pressed)
 
+        app.pump.pull = counted  # type: ignore[method-assign]
         app.handlers.colouring = reaction  # type: ignore[method-assign]
-        while flood.thread.is_alive():
-            pressed = time.perf_counter()
-            app.simulate_key("m")
-            await asyncio.sleep(0.15)
-        # The median is the program's; the worst one is also that of whatever else the machine does, and is held
-        # only against the fault itself: a key handled 1.46 s late.
-        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        assert sorted(delays)[len(delays) // 2] <= 0.1 * busy and max(delays) <= 1.4 * busy, (busy, delays)
-        await until(pilot, lambda: not feed.pending, 10)
+        try:
+            for number in range(10):
+                await asyncio.sleep(0.1)
+                pressed = pulls
+                app.simulate_key("m")
+                await until(pilot, lambda: len(waited) > number)  # noqa: B023  awaited in the loop
+        finally:
+            flood.ended.set()
+        flood.thread.join()
+        assert max(waited) <= 2, waited
+        await until(pilot, lambda: not feed.pending)
         state = app.pump.live
         assert state is not None
         assert state.totals.steps == flood.frames + 1
@@ -98,16 +112,11 @@ async def test_a_flood_of_frames_leaves_keys_quick_and_counters_exact() -> None:
 async def test_a_huge_paste_is_cut_with_a_notice() -> None:
     async with running_app() as (app, pilot, feed):
         await pilot.press("p")
-        began = time.perf_counter()
         app.overview.prompt.input.post_message(events.Paste("x[/]\n" * 200_000))
         await until(pilot, lambda: app.overview.prompt.input.value != "")
         assert len(app.overview.prompt.input.value) <= MAX_PROMPT
         assert "\n" not in app.overview.prompt.input.value
-        await pilot.press("a")
-        assert time.perf_counter() - began < 2.0
-        began = time.perf_counter()
-        await pilot.press("enter")
-        assert time.perf_counter() - began < 0.5
+        await pilot.press("a", "enter")
         assert isinstance(feed.sent[0], cmd.AddRequest)
 
 
@@ -150,7 +159,7 @@ async def test_random_keys_at_full_speed_never_get_stuck() -> None:
         feed.send(cmd.Resume())
         state = app.pump.live
         assert state is not None
-        await until(pilot, lambda: not state.requests and not feed.pending, 20)
+        await until(pilot, lambda: not state.requests and not feed.pending)
         assert state.used == 0
     assert feed.close(2.0)
 
@@ -197,7 +206,7 @@ async def test_ten_thousand_waiting_requests_are_drawn_quickly() -> None:
         assert sorted(times)[3] <= 0.05, times
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.06, 0.1])
+@pytest.mark.parametrize("delay", [0.0, *(pytest.param(d, marks=pytest.mark.slow) for d in (0.01, 0.03, 0.06, 0.1))])
 async def test_quitting_right_after_the_start(delay: float) -> None:
     for _ in range(4):
         app = VtopApp(FakeFeed(StubEngine(64)), model="stub")
@@ -206,17 +215,37 @@ async def test_quitting_right_after_the_start(delay: float) -> None:
             await asyncio.sleep(delay)
             await pilot.press("q")
 
-        began = time.perf_counter()
-        await app.run_async(headless=True, size=(100, 30), auto_pilot=press)
-        assert time.perf_counter() - began < 3 and app.return_code == 0
+        async with asyncio.timeout(60):
+            await app.run_async(headless=True, size=(100, 30), auto_pilot=press)
+        assert app.return_code == 0
 
 
-async def test_idle_costs_nothing() -> None:
+async def test_idle_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is folded, laid out, rendered or written while nothing happens."""
     feed = FakeFeed(StubEngine(64))
     async with running_app(feed) as (app, pilot, _):
         await settle(pilot, app)
         await pilot.pause(0.3)
-        began, cpu = time.perf_counter(), time.process_time()
-        await pilot.pause(3.0)
-        share = (time.process_time() - cpu) / (time.perf_counter() - began)
-        assert share < 0.04, f"{share:.1%} of a core"
+        done: list[str] = []
+        parts = [
+            (Pump, "_take"),
+            (OverviewScreen, "draw"),
+            (Screen, "_refresh_layout"),
+            (Widget, "render_lines"),
+            (VtopApp, "_display"),
+        ]
+        for owner, name in parts:
+            monkeypatch.setattr(owner, name, _noted(getattr(owner, name), done))
+        await pilot.pause(1.0)
+        assert done == []
+        feed.run(1)
+        await until(pilot, lambda: "_display" in done)
+
+
+def _noted(function: Any, done: list[str]) -> Any:
+    @functools.wraps(function)
+    def noted(*given: Any, **more: Any) -> Any:
+        done.append(function.__name__)
+        return function(*given, **more)
+
+    return noted

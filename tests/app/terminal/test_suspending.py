@@ -12,7 +12,7 @@ import pytest
 
 from vtop.engine import events as ev
 from vtop.engine.events.journal import Recording
-from vtop_support.pty_program import PtyProgram, stub
+from vtop_support.pty_program import HANG, PtyProgram, stub
 
 TIMEOUT, AWAY = 4.0, 5.0  # seconds
 RUNNING = "▶ RUNNING".encode()
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 
 def _stopped(program: PtyProgram) -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + HANG
     stat = Path(f"/proc/{program.process.pid}/stat")
     while stat.read_text().rsplit(")", 1)[1].split()[0] not in "Tt":
         assert time.monotonic() < until, "it was not stopped"
@@ -37,9 +37,10 @@ def _check(recording: Path) -> None:
         if a.unix_time is not None and b.unix_time is not None
     )
     assert away >= AWAY - 0.5, "the recording spans the time away"
-    assert engine < 2.0, "which engine time does not"
+    assert engine < AWAY - 0.5, "which engine time does not"
 
 
+@pytest.mark.slow
 def test_ctrl_z_longer_than_the_time_out_ends_nothing(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "c"), "XDG_STATE_HOME": str(tmp_path / "s")}
     recording = tmp_path / "run.gz"
@@ -51,10 +52,10 @@ def test_ctrl_z_longer_than_the_time_out_ends_nothing(tmp_path: Path) -> None:
         time.sleep(AWAY)
         program.output = b""
         program.signal(signal.SIGCONT)
-        program.expect(b"KV BLOCKS", 5)
+        program.expect(b"KV BLOCKS")
         program.read(0.5)
         program.press("qq")
-        assert program.wait(5) == 0
+        assert program.wait() == 0
     _check(recording)
 
 
@@ -63,7 +64,7 @@ def test_a_stopped_headless_run_goes_on(tmp_path: Path) -> None:
     recording = tmp_path / "run.gz"
     options = ("--headless", "--step-seconds", "0.02", "--request-timeout", str(TIMEOUT), "--max-tokens", "70")
     with PtyProgram(stub(*options, "--record", str(recording))) as program:
-        until = time.monotonic() + 10
+        until = time.monotonic() + HANG
         while not recording.exists():
             assert time.monotonic() < until, program.output
             program.read(0.02)
@@ -72,6 +73,6 @@ def test_a_stopped_headless_run_goes_on(tmp_path: Path) -> None:
         _stopped(program)
         time.sleep(AWAY)
         program.signal(signal.SIGCONT)
-        assert program.wait(10) == 0
+        assert program.wait() == 0
     _check(recording)
     assert b'"length": 1' in program.output

@@ -30,14 +30,14 @@ def shell(redirection: str, *options: str) -> list[str]:
     return ["bash", "-c", f"exec {shlex.join(stub(*options))} {redirection}"]
 
 
-@pytest.mark.parametrize("where", ["FILE", "/dev/null", "&-"])
+@pytest.mark.parametrize("where", ["FILE", pytest.param("/dev/null", marks=pytest.mark.slow), "&-"])
 def test_the_screen_is_where_stdout_is(where: str, home: dict[str, str], tmp_path: Path) -> None:
     errors = tmp_path / "err.log"
     redirection = f"2>{shlex.quote(str(errors)) if where == 'FILE' else where}"
     with PtyProgram(shell(redirection), environment=home) as program:
         program.expect(RUNNING)
         program.press("qq")
-        assert program.wait(5) == 0
+        assert program.wait() == 0
         assert program.unrestored() == []
     if where == "FILE":
         assert errors.read_bytes() == b""
@@ -46,17 +46,21 @@ def test_the_screen_is_where_stdout_is(where: str, home: dict[str, str], tmp_pat
 def test_last_words_go_where_stderr_leads(home: dict[str, str], tmp_path: Path) -> None:
     errors = tmp_path / "err.log"
     with PtyProgram(shell(f"2>{shlex.quote(str(errors))}", "--crash-app"), environment=home) as program:
-        assert program.wait(8) == 1
+        assert program.wait() == 1
         assert program.unrestored() == []
     assert errors.read_text().startswith("vtop: the screen crashed: ZeroDivisionError")
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGQUIT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGUSR1, signal.SIGALRM))],
+    ids=lambda number: number.name,
+)
 def test_a_deadly_signal_ends_it_with_the_terminal_as_it_was(number: signal.Signals, home: dict[str, str]) -> None:
     with PtyProgram(["bash", "-c", f"ulimit -c 0; exec {shlex.join(stub())}"], environment=home) as program:
         program.expect(RUNNING)
         program.signal(number)
-        assert program.wait(5) == -number
+        assert program.wait() == -number
         assert program.unrestored() == []
 
 
@@ -73,7 +77,7 @@ def test_a_user_without_name_and_home_has_a_screen() -> None:
     with PtyProgram([*NOBODY, *stub()]) as program:
         program.expect(RUNNING)
         program.press("qq")
-        assert program.wait(5) == 0
+        assert program.wait() == 0
         assert program.unrestored() == []
 
 
@@ -92,4 +96,4 @@ def test_a_log_folder_that_cannot_be_written_to_costs_no_screen(home: dict[str, 
     with PtyProgram(stub(), environment=home) as program:
         program.expect(RUNNING)
         program.press("qq")
-        assert program.wait(5) == 0
+        assert program.wait() == 0

@@ -59,7 +59,7 @@ async def drawn_anew(app: VtopApp, pilot: Pilot[None]) -> list[list[tuple[str, o
     return picture(app)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 async def test_nothing_on_the_screen_is_stale(seed: int) -> None:
     rng = random.Random(seed)
     playing = Playing(look=Look("swap", "a title", "look at what is written here " * 4))

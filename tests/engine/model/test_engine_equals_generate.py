@@ -30,7 +30,14 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# One of each way of attending; the others are computed by the slow tests.
+_QUICK = ("llama", "gemma3", "gpt2")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.slow]) for name in FAMILIES],
+)
 def family(request: pytest.FixtureRequest) -> Iterator[tuple[LoadedModel, list[list[int]], list[list[int]]]]:
     model = tiny_random(request.param)
     yield load_reference(model)
@@ -73,7 +80,7 @@ def engine_over(loaded: LoadedModel, num_blocks: int, **options: Any) -> Audited
     return AuditedEngine(num_blocks, executor=executor, max_model_len=loaded.spec.max_model_len, **options)
 
 
-@pytest.mark.parametrize("block_size", [1, 8, 16])
+@pytest.mark.parametrize("block_size", [1, pytest.param(8, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_equals_generate(
     family: tuple[LoadedModel, list[list[int]], list[list[int]]], shape: dict[str, Any], block_size: int
@@ -274,6 +281,7 @@ def tiny_reference() -> tuple[LoadedModel, list[list[int]], list[list[int]]]:
     return loaded_model(model), prompts, expected
 
 
+@pytest.mark.slow
 def test_smollm2_equals_generate() -> None:
     assert_real_model_equals_generate(str(smollm2_path()), 20, block_size=8, pool=9)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from time import perf_counter
+from collections.abc import Sequence as Several
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import Chunk, StepPlan
-from vtop.engine.model.executor import TorchExecutor, build_executor
+from vtop.engine.model.executor import TRIAL_BLOCKS, TorchExecutor, build_executor
 from vtop.engine.model.host_cache import HostCache, runs
 from vtop.engine.model.kv_cache import KVCache
 from vtop.engine.model.model import load_model
@@ -294,16 +294,19 @@ def test_a_failing_model_has_swapped_and_copied_nonetheless() -> None:
     executor.close()
 
 
-def test_rates_are_there_at_once_and_follow_the_steps() -> None:
+def test_rates_are_there_at_once_and_follow_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_random("llama")
     loaded = load_model(model, name="test", backend=get_backend("auto"))
+    moved: list[int] = []
+    swap_out = HostCache.swap_out
+
+    def counted(cache: HostCache, tensor: torch.Tensor, pairs: Several[tuple[int, int]]) -> None:
+        moved.append(len(pairs))
+        swap_out(cache, tensor, pairs)
+
+    monkeypatch.setattr(HostCache, "swap_out", counted)
     executor = TorchExecutor(loaded, 5000, 16, 100_000)
-    times = []
-    for _ in range(3):
-        began = perf_counter()
-        executor._try_swapping()
-        times.append(perf_counter() - began)
-    assert min(times) < 0.02
+    assert moved and max(moved) <= TRIAL_BLOCKS  # a trial of a few blocks, however large the pools
     rates = executor.rates
     assert rates.bytes_per_block == executor.bytes_per_block == executor.host_cache.tensor[0].nbytes
     assert 1e6 < rates.swap_bytes_per_second < 1e12 and rates.prefill_tokens_per_second == 0

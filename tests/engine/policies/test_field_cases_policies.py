@@ -6,7 +6,6 @@ low-first.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
 from vtop_support.engines import AuditedEngine
+from vtop_support.work_done import lines_run
 
 LOW: dict[str, Any] = {"scheduling_policy": "priority", "priority_order": "low-first"}
 PREEMPTING: dict[str, Any] = {**LOW, "victim": "policy", "preempt_for_waiting": True}
@@ -235,29 +235,26 @@ def fill(policy: str, count: int) -> AuditedEngine:
     return engine
 
 
+def _step(engine: AuditedEngine) -> int:
+    engine.clock.advance(0.01)
+    return lines_run(engine.engine.step)
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "fair", "deadline", "sjf", "mlfq", "priority+fair"])
 def test_a_long_queue_costs_a_step_little(policy: str) -> None:
-    """E116: scheduling with 10 000 waiting takes at most twice what it takes with 1 000, and at most 5 ms."""
-    engines = [fill(policy, count) for count in (1_000, 10_000)]
-    times: list[list[float]] = [[], []]
-    for _ in range(40):
-        for engine, seconds in zip(engines, times, strict=True):
-            engine.clock.advance(0.01)
-            began = time.thread_time()
-            engine.engine.step()
-            seconds.append(time.thread_time() - began)
-    short, long = (sorted(seconds)[len(seconds) // 4] for seconds in times)
-    assert long <= 2 * short + 1e-4 and long <= 5e-3
+    """E116: scheduling with 2,000 waiting takes little more than with 200: queues are not walked through."""
+    short, long = ([_step(engine) for _ in range(10)] for engine in (fill(policy, 200), fill(policy, 2_000)))
+    assert sorted(long)[5] <= 1.3 * sorted(short)[5] and max(long) < 8_000
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "fair", "mlfq"])
-def test_five_thousand_aborts_at_once(policy: str) -> None:
-    """E116: within half a second."""
-    engine = fill(policy, 10_000)
-    ids = [f"r{i}" for i in range(2_000, 7_000)]
-    began = time.thread_time()
-    engine.engine.abort_request(ids)
-    assert time.thread_time() - began <= 0.5
+def test_thousands_of_aborts_at_once(policy: str) -> None:
+    """E116: five times as many take five times as long, not twenty-five times."""
+    engine = fill(policy, 4_000)
+    ids = [f"r{i}" for i in range(500, 3_500)]
+    few = lines_run(lambda: engine.engine.abort_request(ids[:500]))
+    many = lines_run(lambda: engine.engine.abort_request(ids[500:]))
+    assert many <= 6 * few
     engine.check()
 
 

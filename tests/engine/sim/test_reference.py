@@ -48,7 +48,7 @@ def test_rtx4090_as_it_is(rtx4090: Report) -> None:
     assert rtx4090.plain.recompute_tax == pytest.approx(0.195, abs=0.03)
 
 
-@pytest.mark.parametrize("name", ["rtx4090", "rtxpro6000"])
+@pytest.mark.parametrize("name", ["rtx4090", pytest.param("rtxpro6000", marks=pytest.mark.slow)])
 def test_calibrated_on_even_requests(name: str, request: pytest.FixtureRequest) -> None:
     report: Report = request.getfixturevalue(name)
     assert report.fitted is not None and report.fitted.requests == 150

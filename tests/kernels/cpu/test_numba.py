@@ -223,16 +223,14 @@ def test_other_threads_run_during_a_call() -> None:
         sys.setswitchinterval(30)  # the GIL changes hands only when it is given up
         try:
             running = True
-            began = time.perf_counter()
             ATTENTION.attend(q, layer, batch, 0.1)
-            took = time.perf_counter() - began
             running = False
         finally:
             sys.setswitchinterval(before)
     finally:
         done.set()
         counter.join()
-    assert counted >= 5, f"{counted} turns in {took * 1e3:.0f} ms"
+    assert counted >= 5, f"{counted} turns of another thread"
 
 
 def test_threads_with_batches_of_their_own_do_not_disturb_each_other() -> None:

@@ -14,7 +14,10 @@ import pytest
 
 WORKER = Path(__file__).with_name("triton_aot.py")
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
+    pytest.mark.slow,  # the same kernels run in the interpreter in the quick tests
+]
 
 
 @pytest.fixture(scope="module")

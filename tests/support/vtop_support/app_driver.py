@@ -40,8 +40,8 @@ async def running_app(
         yield app, pilot, feed
 
 
-async def until(pilot: Pilot[None], what: Any, seconds: float = 5.0) -> None:
-    """Wait until `what()` is true."""
+async def until(pilot: Pilot[None], what: Any, seconds: float = 30.0) -> None:
+    """Wait until `what()` is true. `seconds` are until a test gives up, not how long it may take."""
     for _ in range(int(seconds / 0.02)):
         await pilot.pause(0.02)
         if what():

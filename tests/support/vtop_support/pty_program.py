@@ -23,6 +23,7 @@ RESTORED = {
     "paste": (b"\x1b[?2004h", b"\x1b[?2004l"),
     "cursor": (b"\x1b[?25l", b"\x1b[?25h"),
 }
+HANG = 60.0  # seconds until a test gives up; what it waits for comes at once, on a machine that is not busy
 STUB = Path(__file__).with_name("stub_vtop.py")
 
 
@@ -91,7 +92,7 @@ class PtyProgram:
                 return
             self.output += data
 
-    def expect(self, text: bytes, seconds: float = 10.0) -> None:
+    def expect(self, text: bytes, seconds: float = HANG) -> None:
         """Wait until `text` was written."""
         until = time.monotonic() + seconds
         while text not in self.output:
@@ -111,7 +112,7 @@ class PtyProgram:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float = HANG) -> int:
         """Wait for the end, reading on; returns the exit code."""
         until = time.monotonic() + seconds
         while self.process.poll() is None:

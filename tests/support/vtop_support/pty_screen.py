@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
-from vtop_support.pty_program import PtyProgram
+from vtop_support.pty_program import HANG, PtyProgram
 
 _PARTS = re.compile(
     r"""
@@ -54,7 +54,7 @@ class PtyScreen:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def until(self, what: Callable[[str], object], seconds: float = 15.0) -> str:
+    def until(self, what: Callable[[str], object], seconds: float = HANG) -> str:
         """Read until `what` is true of the text; returns the text."""
         end = time.monotonic() + seconds
         while not what(text := self.text):

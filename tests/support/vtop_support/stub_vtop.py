@@ -83,7 +83,7 @@ def main() -> int:
             raise OSError("no such weights")
 
         def before_step(number: int) -> None:
-            time.sleep(10 if number == arguments.slow_at else arguments.step_seconds)
+            time.sleep(1e6 if number == arguments.slow_at else arguments.step_seconds)
             if number == arguments.fail_at:
                 raise RuntimeError("the [stub] engine broke")
             if number == arguments.noise_at:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ COMMAND = [
     sys.executable, "-m", "vtop.app", "sim", "--policies", "fcfs,sjf,fair", "--rate", "50", "--requests", "20000",
     "--workers", "2",
 ]  # fmt: skip
+HANG = 60.0  # seconds until a test gives up
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 
 
@@ -38,9 +40,8 @@ def cpu(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def until(what: object, seconds: float) -> bool:
-    assert callable(what)
-    end = time.monotonic() + seconds
+def until(what: Callable[[], bool]) -> bool:
+    end = time.monotonic() + HANG
     while not what():
         if time.monotonic() > end:
             return False
@@ -57,13 +58,13 @@ def ignore_nothing() -> None:
 @pytest.mark.parametrize(
     ("number", "code", "to_group", "booting"),
     [
-        (signal.SIGINT, 130, False, False),
         (signal.SIGINT, 130, True, False),
-        (signal.SIGINT, 130, True, True),
         (signal.SIGTERM, 143, False, True),
-        (signal.SIGTERM, 143, False, False),
-        (signal.SIGHUP, 129, True, False),
         (signal.SIGKILL, -9, False, False),
+        pytest.param(signal.SIGINT, 130, False, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, True, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, False, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, True, False, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_everything(
@@ -81,17 +82,14 @@ def test_a_signal_ends_everything(
     )
     team: set[int] = set()
     try:
-        assert until(lambda: len(children(program.pid)) >= 3, 60.0)  # with the one that tracks resources
+        assert until(lambda: len(children(program.pid)) >= 3)  # with the one that tracks resources
         team = children(program.pid)
         if not booting:
-            assert until(lambda: sum(cpu(pid) for pid in team) > 200, 60.0)
+            assert until(lambda: sum(cpu(pid) for pid in team) > 50)
         (os.killpg if to_group else os.kill)(program.pid, number)
-        sent = time.monotonic()
-        out, error = program.communicate(timeout=20)
-        took = time.monotonic() - sent
+        out, error = program.communicate(timeout=HANG)
         assert (program.returncode, out, error) == (code, "", "")
-        assert took < 2.0
-        assert until(lambda: not any(alive(pid) for pid in team), 3.0)
+        assert until(lambda: not any(alive(pid) for pid in team))
     finally:
         for pid in (program.pid, *team):
             if alive(pid):
@@ -103,10 +101,10 @@ def test_a_worker_that_dies_is_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     program = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        assert until(lambda: len(children(program.pid)) >= 3, 60.0)
-        assert until(lambda: sum(cpu(pid) for pid in children(program.pid)) > 200, 60.0)
+        assert until(lambda: len(children(program.pid)) >= 3)
+        assert until(lambda: sum(cpu(pid) for pid in children(program.pid)) > 50)
         os.kill(max(children(program.pid), key=cpu), signal.SIGKILL)
-        _, error = program.communicate(timeout=20)
+        _, error = program.communicate(timeout=HANG)
         assert program.returncode == 2
         assert error == (
             "vtop: a worker process ended (exit code -9), perhaps for lack of memory: use fewer --workers\n"
