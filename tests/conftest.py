@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+settings.register_profile("vtop", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no time is asserted
+settings.load_profile("vtop")
 
 
 @pytest.hookimpl(optionalhook=True)

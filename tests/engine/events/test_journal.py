@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from vtop.engine.errors import BadValue
@@ -67,7 +67,10 @@ def test_it_is_gzipped_json_lines_with_meta_first(recorded: tuple[Path, AuditedE
     assert msgspec.json.decode(lines[1])["events"][0]["event"] == "arrived"
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@example(share=1.0)
 @given(share=st.floats(0, 1))
 def test_a_file_cut_anywhere_reads_to_its_last_whole_frame(
     recorded: tuple[Path, AuditedEngine], tmp_path: Path, share: float

@@ -117,7 +117,9 @@ def tiny() -> Iterator[tuple[Watched, list[int]]]:
 fields_of_requests = st.dictionaries(st.sampled_from((*REQUEST, *PARAMETERS)), values, min_size=1, max_size=2)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(changed=st.lists(fields_of_requests, min_size=1, max_size=3))
 def test_no_field_of_a_request_harms_the_one_beside_it(
     tiny: tuple[Watched, list[int]], changed: list[dict[str, Any]]
