@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from vtop.engine.sim.records import RequestRecord, Sample
+from vtop.engine.state.records import RequestRecord, Sample
 
 Interval = tuple[float, float]
 

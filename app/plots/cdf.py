@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from vtop.app.plots.choice import at, common_rates, policies
 from vtop.app.plots.style import grid, label, legend, log_axis, looks, titles
 from vtop.engine.sim.compare import Outcome
-from vtop.engine.sim.measures import LATENCIES
+from vtop.engine.state.measures import LATENCIES
 from vtop.engine.state.metrics import COMPLETED
 
 TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vtop.app.plots.choice import policies, rates
 from vtop.engine.sim.compare import Outcome
-from vtop.engine.sim.records import RequestRecord
+from vtop.engine.state.records import RequestRecord
 
 KEPT_UP = 0.9
 DEFINITION = (

@@ -16,7 +16,7 @@ from vtop.app.plots.choice import policies, rates
 from vtop.app.plots.knee import DEFINITION, knees
 from vtop.app.plots.style import GREY, Look, grid, label, legend, log_axis, looks, titles
 from vtop.engine.sim.compare import Outcome
-from vtop.engine.sim.measures import smallest_group
+from vtop.engine.state.measures import smallest_group
 
 DODGE = 0.008  # of the range of rates between policies, so that error bars do not hide one another
 

@@ -11,9 +11,9 @@ from vtop.engine.events import Frame
 from vtop.engine.scenarios.check import Verdict, evaluate, times_asked
 from vtop.engine.scenarios.scenario import Scenario, Variant
 from vtop.engine.sim.cards import Card
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import LATENCIES, measures, overtakings
-from vtop.engine.sim.records import RequestRecord
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import LATENCIES, measures, overtakings
+from vtop.engine.state.records import RequestRecord
 from vtop.engine.sim.simulator import build
 from vtop.engine.state.fold import EngineState
 from vtop.engine.state.metrics import COMPLETED, percentile

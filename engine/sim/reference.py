@@ -20,9 +20,9 @@ from vtop.engine.errors import BadValue
 from vtop.engine.events.journal import Recording
 from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
 from vtop.engine.sim.cards import Card, find_card, scaled
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import SHARES
-from vtop.engine.sim.records import RequestRecord
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import SHARES
+from vtop.engine.state.records import RequestRecord
 from vtop.engine.sim.simulator import SimResult, Simulation, simulate
 from vtop.engine.state.metrics import COMPLETED, percentile
 from vtop.engine.traces.read import MeasuredRequest, read_measured, shipped_settings, shipped_trace, trace_format

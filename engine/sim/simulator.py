@@ -14,8 +14,8 @@ from vtop.engine.facts import EngineFacts
 from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.output.length import LengthOutput
 from vtop.engine.sim.cards import Card
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import Limits, Measures, measures
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import Limits, Measures, measures
 from vtop.engine.sim.virtual_executor import VirtualExecutor
 from vtop.engine.workload.engine import WorkloadEngine
 from vtop.engine.workload.jobs import Workload

@@ -23,7 +23,7 @@ from vtop.engine.scenarios.run import ScenarioRun, run_scenario
 from vtop.engine.scenarios.scenario import Scenario, find_scenario
 from vtop.engine.sim.cards import Card, find_card
 from vtop.engine.sim.compare import Outcome, rows
-from vtop.engine.sim.measures import Limits, measures
+from vtop.engine.state.measures import Limits, measures
 
 FAILED = 1
 

@@ -21,7 +21,7 @@ from vtop.app.plots.style import drawing
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.sim.compare import Curves, Outcome, run_cases
-from vtop.engine.sim.records import RequestRecord, Sample
+from vtop.engine.state.records import RequestRecord, Sample
 
 ALL = ["latency.png", "latency.svg", "cdf.png", "timeline.png", "gantt.png", "service.png", "pareto.png"]
 NASTY = r"$\frac{_x^2$ a_b$"

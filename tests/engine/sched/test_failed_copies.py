@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vtop.engine import events as ev
-from vtop.engine.sim.ledger import Ledger
+from vtop.engine.state.ledger import Ledger
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor, expected_output
 

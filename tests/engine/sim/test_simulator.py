@@ -17,7 +17,7 @@ from vtop.engine.policies import POLICIES
 from vtop.engine.sim.cards import find_card
 from vtop.engine.sim.compare import Case, mean_and_half_width, rows, run_cases, student_t
 from vtop.engine.sim.gaps import GapHistogram
-from vtop.engine.sim.measures import jain, measures, overtakings
+from vtop.engine.state.measures import jain, measures, overtakings
 from vtop.engine.sim.policy_choice import parse_policies
 from vtop.engine.sim.simulator import Simulation, simulate
 from vtop.engine.state.metrics import percentile

@@ -11,8 +11,8 @@ from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.request import SamplingParams
 from vtop.engine.sim.cards import find_card
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import measures
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import measures
 from vtop.engine.sim.simulator import Simulation, build
 from vtop.engine.state.fold import EngineState
 from vtop.engine.state.metrics import percentile, recompute_tax, spread, summarise

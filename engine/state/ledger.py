@@ -15,8 +15,8 @@ from vtop.engine import events as ev
 from vtop.engine.events.faults import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.policy_spec import parse_weights
 from vtop.engine.sim.gaps import GapHistogram
-from vtop.engine.sim.ledger_blocks import BLOCK_HANDLERS, BlockLedger
-from vtop.engine.sim.records import Refusals, RequestRecord, Sample
+from vtop.engine.state.ledger_blocks import BLOCK_HANDLERS, BlockLedger
+from vtop.engine.state.records import Refusals, RequestRecord, Sample
 
 SERIES_POINTS = 2000  # of a time series, at most; twice as coarse whenever there are more
 MOST_NOTES = 50  # of a run that are kept

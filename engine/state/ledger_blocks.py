@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.sim.records import Counts, RequestRecord
+from vtop.engine.state.records import Counts, RequestRecord
 
 
 class BlockLedger:

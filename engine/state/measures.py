@@ -29,8 +29,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.records import RequestRecord
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.records import RequestRecord
 from vtop.engine.state.metrics import COMPLETED, percentile
 
 SHARES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
