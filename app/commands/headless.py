@@ -23,7 +23,7 @@ from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.events.journal import Recorder
 from vtop.engine.request import SamplingParams
 from vtop.engine.state.fold import EngineState
-from vtop.engine.state.metrics import summarise
+from vtop.engine.state.measures import summarise
 
 NOTHING_COMPUTED = 120.0  # seconds without a computed token: nothing comes any more, and no policy waits that long
 IDLE_PAUSE = 0.02  # seconds between two steps that compute nothing

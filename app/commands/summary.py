@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.events import Meta
-from vtop.engine.state.metrics import RunSummary, Spread
+from vtop.engine.state.measures import RunSummary, Spread
 
 
 def summary_json(summary: RunSummary, meta: Meta, *, interrupted: bool) -> str:

@@ -43,7 +43,6 @@ class Pump:
         self._budget = budget
         self._monotonic = monotonic
         self._history: HistoryWriter | None = None
-        self._service = view.service
         self._charts = view.history
         self._alarms = 0
         self._alarm = ""
@@ -116,7 +115,6 @@ class Pump:
         """Let the view stand still."""
         if self.live is not None and not self.view.frozen:
             self.view.state = self.live.copy()
-            self.view.service = self._service.still()
             self.view.history = self._charts.still()
             self.view.frozen = True
             self.view.touch()
@@ -124,7 +122,6 @@ class Pump:
     def thaw(self) -> None:
         """Show the live state again."""
         self.view.state = self.live
-        self.view.service = self._service
         self.view.history = self._charts
         self.view.frozen = False
         while self._kept:
@@ -137,7 +134,6 @@ class Pump:
         assert self.live is not None and self._history is not None
         self.live.apply(frame)
         self._history.update(self.live)
-        self._service.take(frame)
         for event in frame.events:
             if type(event) is Refused:
                 self._alarms, self._alarm = self._alarms + 1, f"request {event.id} refused: {event.message}"

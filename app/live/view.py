@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtop.app.live.service import Service
 from vtop.app.terminal.area_chart import latest
 from vtop.engine.state.fold import EngineState, RequestView
 
@@ -47,7 +46,6 @@ class View:
     clock: str = ""  # what kind of time engine time is, for a simulation
     ascii: bool = False  # no braille, no box or block glyphs beyond ASCII
     history: History = field(default_factory=History)
-    service: Service = field(default_factory=Service)
     version: int = 0
 
     @property

@@ -14,7 +14,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.sim.cost_model import HingeCost, StepLoad
 from vtop.engine.sim.least_squares import Matrix, nonnegative
 from vtop.engine.sim.samples import Kind, StepSample
-from vtop.engine.state.metrics import percentile
+from vtop.engine.state.measures import percentile
 
 MIN_STEPS = 30
 HELD_OUT_EVERY = 5  # every so many-th step is kept for judging

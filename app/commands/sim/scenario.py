@@ -61,7 +61,7 @@ def _with(scenario: Scenario, given: dict[str, Any]) -> Scenario:
 
 def _outcome(scenario: Scenario, run: ScenarioRun, bounds: Limits) -> Outcome:
     ledger, seed = run.ledger, scenario.config(run.variant).seed
-    found, steps = measures(ledger, bounds), ledger.counts.steps
+    found, steps = measures(ledger, bounds), ledger.totals.steps
     return Outcome(run.variant.name, None, seed, found, math.nan, steps, None, ledger.notes, ledger.refusals)
 
 

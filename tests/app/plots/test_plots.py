@@ -130,7 +130,7 @@ def test_missing_matplotlib_and_bad_folders(tmp_path: Path, monkeypatch: pytest.
 
 
 def record(number: int, arrival: float, admitted: float, ended: float, group: str = "A") -> RequestRecord:
-    return RequestRecord(str(number), number, arrival, 8, group, 0, 1, admitted=admitted, ended=ended)
+    return RequestRecord(str(number), number, arrival, 8, group, 0, 1, first_scheduled=admitted, ended=ended)
 
 
 def test_the_knee_is_where_the_backlog_grows() -> None:

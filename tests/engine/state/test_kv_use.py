@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from vtop.engine.executor import StepOutput, StepPlan
 from vtop.engine.state.ledger import Ledger
-from vtop.engine.state.measures import measures
-from vtop.engine.state.metrics import summarise
+from vtop.engine.state.measures import measures, summarise
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor
 
