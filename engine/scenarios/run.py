@@ -1,4 +1,4 @@
-"""Runs of a scenario's variants, and what its checks can ask of them."""
+"""A finished run of a scenario's variant: what checks can ask of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from vtop.engine.events import Frame
-from vtop.engine.scenarios.check import Verdict, evaluate, times_asked
-from vtop.engine.scenarios.scenario import Scenario, Variant
-from vtop.engine.sim.cards import Card
-from vtop.engine.sim.simulator import build
 from vtop.engine.state.fold import EngineState
 from vtop.engine.state.ledger import Ledger
 from vtop.engine.state.measures import LATENCIES, completed, latencies, measures, overtakings, part_of
@@ -21,9 +16,9 @@ _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 @dataclass(slots=True)
 class ScenarioRun:
-    """A finished run of a variant. `moments` are states at the times that checks ask for."""
+    """`variant` is the name of what was run. `moments` are states at the times that checks ask for."""
 
-    variant: Variant
+    variant: str
     ledger: Ledger
     state: EngineState
     moments: dict[float, EngineState] = field(default_factory=dict)
@@ -64,40 +59,6 @@ class ScenarioRun:
         if name == "host_free":
             return float(len(state.host_ref_count) - state.host_used)
         return float(getattr(state, name))
-
-
-def run_variant(scenario: Scenario, variant: Variant, card: Card | None = None) -> ScenarioRun:
-    """Simulate a variant to its end."""
-    simulation = scenario.simulation(variant, card)
-    engine = build(simulation)
-    ledger = Ledger(engine.meta, keep_gaps=True, keep_spans=True)
-    state = engine.watch()
-    engine.on_frame(ledger.apply)
-    run = ScenarioRun(variant, ledger, state)
-    asked = times_asked(expression for _, expression in scenario.checks)
-
-    def look(frame: Frame) -> None:
-        while asked and frame.time >= asked[0]:
-            run.moments[asked.pop(0)] = state.copy()
-
-    engine.on_frame(look)
-    until = simulation.until
-    while engine.has_unfinished_requests() and (until is None or engine.elapsed < until):
-        engine.step()
-    engine.flush()
-    return run
-
-
-def run_scenario(
-    scenario: Scenario, card: Card | None = None, on_variant: Callable[[str], None] | None = None
-) -> tuple[dict[str, ScenarioRun], list[Verdict]]:
-    """Run every variant and evaluate every check."""
-    runs = {}
-    for variant in scenario.variants:
-        if on_variant is not None:
-            on_variant(variant.name)
-        runs[variant.name] = run_variant(scenario, variant, card)
-    return runs, [evaluate(text, expression, runs) for text, expression in scenario.checks]
 
 
 def _matches(record: RequestRecord, which: str) -> bool:

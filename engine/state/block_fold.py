@@ -8,8 +8,7 @@ from typing import Any
 from vtop.engine import events as ev
 from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.request import RequestStatus
-from vtop.engine.state.arrays import FREE
-from vtop.engine.state.view import StateView
+from vtop.engine.state.arrays import FREE, StateView
 from vtop.engine.state.views import RequestView, SequenceView
 
 _BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_RESET})

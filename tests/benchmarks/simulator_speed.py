@@ -20,7 +20,8 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.sim.cards import find_card
 from vtop.engine.sim.simulator import Simulation, simulate
 from vtop.engine.traces.read import read_trace, shipped_trace
-from vtop.engine.workload.generate import Fixed, Poisson, Uniform, WorkloadSpec, generate
+from vtop.engine.workload.distributions import Fixed, Poisson, Uniform
+from vtop.engine.workload.generate import WorkloadSpec, generate
 from vtop.engine.workload.jobs import Workload
 
 

@@ -14,7 +14,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.request import SamplingParams
 from vtop.engine.sim.simulator import Simulation, build
 from vtop.engine.workload.engine import WorkloadEngine
-from vtop.engine.workload.tokens import MadeUpTokenizer
+from vtop.engine.workload.jobs import MadeUpTokenizer
 
 
 def watch(settings: Settings, arguments: SimArguments) -> int:

@@ -19,8 +19,8 @@ from vtop.app.terminal.guard import progress_console
 from vtop.app.terminal.printing import CleanConsole, put
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.scenarios.check import Verdict
-from vtop.engine.scenarios.run import ScenarioRun, run_scenario
-from vtop.engine.scenarios.scenario import Scenario, find_scenario
+from vtop.engine.scenarios.run import ScenarioRun
+from vtop.engine.scenarios.scenario import Scenario, find_scenario, run_scenario
 from vtop.engine.sim.cards import Card, find_card
 from vtop.engine.sim.compare import Outcome, rows
 from vtop.engine.state.measures import Limits, measures
@@ -60,9 +60,9 @@ def _with(scenario: Scenario, given: dict[str, Any]) -> Scenario:
 
 
 def _outcome(scenario: Scenario, run: ScenarioRun, bounds: Limits) -> Outcome:
-    ledger, seed = run.ledger, scenario.config(run.variant).seed
+    ledger, seed = run.ledger, scenario.config(scenario.variant(run.variant)).seed
     found, steps = measures(ledger, bounds), ledger.totals.steps
-    return Outcome(run.variant.name, None, seed, found, math.nan, steps, None, ledger.notes, ledger.refusals)
+    return Outcome(run.variant, None, seed, found, math.nan, steps, None, ledger.notes, ledger.refusals)
 
 
 def _print(console: Console, scenario: Scenario, card: Card, outcomes: list[Outcome], verdicts: list[Verdict]) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from vtop.engine.errors import BadValue
 from vtop.engine.scenarios.check import check_names, evaluate
-from vtop.engine.scenarios.run import MEASURES, PART_MEASURES, ScenarioRun, run_scenario, run_variant
-from vtop.engine.scenarios.scenario import find_scenario, gallery, load_scenario
+from vtop.engine.scenarios.run import MEASURES, PART_MEASURES, ScenarioRun
+from vtop.engine.scenarios.scenario import find_scenario, gallery, load_scenario, run_scenario, run_variant
 from vtop.engine.state.records import RunTotals
 
 NAMES = (
@@ -238,14 +238,14 @@ def runs() -> dict[str, ScenarioRun]:
     ],
 )
 def test_what_holds(runs: dict[str, ScenarioRun], expression: str, holds: bool) -> None:
-    check_names(find_scenario("hol"), "x", expression)
+    check_names("hol.toml", list(runs), "x", expression)
     assert evaluate("x", expression, runs).holds is holds
 
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_every_measure_that_a_check_may_name_is_there(runs: dict[str, ScenarioRun], name: str) -> None:
     for expression in (f"fcfs.{name} >= 0", f'fcfs.{name}["s*"] >= 0')[: 2 if name in PART_MEASURES else 1]:
-        check_names(find_scenario("hol"), "x", expression)
+        check_names("hol.toml", list(runs), "x", expression)
         evaluate("x", expression, runs)
 
 

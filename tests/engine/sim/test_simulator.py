@@ -20,7 +20,8 @@ from vtop.engine.sim.policy_choice import parse_policies
 from vtop.engine.sim.simulator import Simulation, simulate
 from vtop.engine.state.measures import jain, measures, overtakings, percentile
 from vtop.engine.state.records import GapHistogram
-from vtop.engine.workload.generate import ClosedLoop, Fixed, Poisson, Prefixes, WorkloadSpec, generate
+from vtop.engine.workload.distributions import ClosedLoop, Fixed, Poisson
+from vtop.engine.workload.generate import Prefixes, WorkloadSpec, generate
 from vtop.engine.workload.jobs import Job, Workload
 
 CARD = find_card("rtx4090")

@@ -18,7 +18,8 @@ from vtop.engine.state.fold import EngineState
 from vtop.engine.state.ledger import Ledger
 from vtop.engine.state.measures import LATENCIES, completed, latencies, measures, part_of, summarise
 from vtop.engine.state.records import RequestRecord, RunTotals
-from vtop.engine.workload.generate import Lognormal, Poisson, Prefixes, WorkloadSpec, generate
+from vtop.engine.workload.distributions import Lognormal, Poisson
+from vtop.engine.workload.generate import Prefixes, WorkloadSpec, generate
 from vtop.engine.workload.jobs import Job, Workload
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -48,8 +48,8 @@ def test_no_time_is_lost_to_a_step_that_only_preempts() -> None:
     """It ends after its tenth step, not when the next request arrives."""
     result = run(Job("a", 0.0, 40, 60, n=2), Job("later", 100.0, 8, 2), **SELF_PREEMPTING)
     first, later = result.ledger.records
-    assert first.reason == "capacity" and first.ended < 1.0
-    assert later.arrival == pytest.approx(100.0) and later.reason == "length"
+    assert first.finish_reason == "capacity" and first.ended < 1.0
+    assert later.arrival == pytest.approx(100.0) and later.finish_reason == "length"
 
 
 @pytest.fixture
