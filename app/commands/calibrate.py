@@ -12,12 +12,11 @@ from vtop.app.files import check_target, write_file
 from vtop.app.terminal.printing import CleanConsole
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.events.journal import Recording
-from vtop.engine.sim.calibrate import HELD_OUT_EVERY, Calibration, Errors
+from vtop.engine.sim.calibrate import HELD_OUT_EVERY, Calibration, Errors, step_samples
 from vtop.engine.sim.calibrate import calibrate as fit
 from vtop.engine.sim.cards import Card, card_text
 from vtop.engine.sim.cost_model import HingeCost
-from vtop.engine.sim.recorded_shape import recorded_shape
-from vtop.engine.sim.samples import step_samples
+from vtop.engine.sim.shapes import recorded_shape
 
 _SUFFIXES = (".gz", ".jsonl", ".vtop")
 

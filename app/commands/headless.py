@@ -27,7 +27,7 @@ from vtop.engine.events import Meta
 from vtop.engine.events.journal import Recorder
 from vtop.engine.request import SamplingParams
 from vtop.engine.state.fold import EngineState
-from vtop.engine.state.metrics import RunSummary, Spread, summarise
+from vtop.engine.state.measures import RunSummary, Spread, summarise
 
 NOTHING_COMPUTED = 120.0  # seconds without a computed token: nothing comes any more, and no policy waits that long
 IDLE_PAUSE = 0.02  # seconds between two steps that compute nothing

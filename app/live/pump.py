@@ -72,7 +72,6 @@ class Pump:
         self._budget = budget
         self._monotonic = monotonic
         self._history: HistoryWriter | None = None
-        self._service = view.service
         self._charts = view.history
         self._alarms = 0
         self._alarm = ""
@@ -145,7 +144,6 @@ class Pump:
         """Let the view stand still."""
         if self.live is not None and not self.view.frozen:
             self.view.state = self.live.copy()
-            self.view.service = self._service.still()
             self.view.history = self._charts.still()
             self.view.frozen = True
             self.view.touch()
@@ -153,7 +151,6 @@ class Pump:
     def thaw(self) -> None:
         """Show the live state again."""
         self.view.state = self.live
-        self.view.service = self._service
         self.view.history = self._charts
         self.view.frozen = False
         while self._kept:
@@ -166,7 +163,6 @@ class Pump:
         assert self.live is not None and self._history is not None
         self.live.apply(frame)
         self._history.update(self.live)
-        self._service.take(frame)
         for event in frame.events:
             if type(event) is Refused:
                 self._alarms, self._alarm = self._alarms + 1, f"request {event.id} refused: {event.message}"

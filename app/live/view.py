@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtop.app.live.service import Service
 from vtop.engine.state.fold import EngineState, RequestView
 
 Colouring = Literal["owner", "state", "age", "refs"]
@@ -48,7 +47,6 @@ class View:
     clock: str = ""  # what kind of time engine time is, for a simulation
     ascii: bool = False  # no braille, no box or block glyphs beyond ASCII
     history: History = field(default_factory=History)
-    service: Service = field(default_factory=Service)
     version: int = 0
 
     @property

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from vtop.app.plots.choice import at, common_rates, policies
 from vtop.app.plots.style import grid, label, legend, log_axis, looks, titles
 from vtop.engine.sim.compare import Outcome
-from vtop.engine.sim.measures import LATENCIES
-from vtop.engine.state.metrics import COMPLETED
+from vtop.engine.state.measures import completed, latencies
 
 TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End to end"}
 
@@ -45,7 +44,7 @@ def draw(outcomes: Sequence[Outcome]) -> Figure | str:
 
 def _values(outcomes: Sequence[Outcome], policy: str, key: str) -> list[float]:
     records = [r for o in outcomes if o.policy == policy and o.curves for r in o.curves.records]
-    return [value for r in records if r.reason in COMPLETED and (value := LATENCIES[key](r)) is not None]
+    return latencies(completed(records), key)
 
 
 def _dress(axis: Axes, title: str, seen: Sequence[float]) -> None:

@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from vtop.app.plots.choice import policies, rates
 from vtop.app.plots.style import GREY, Look, grid, label, legend, log_axis, looks, titles
 from vtop.engine.sim.compare import Outcome
-from vtop.engine.sim.measures import smallest_group
-from vtop.engine.sim.records import RequestRecord
+from vtop.engine.state.measures import smallest_group
+from vtop.engine.state.records import RequestRecord
 
 DODGE = 0.008  # of the range of rates between policies, so that error bars do not hide one another
 _LINE: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": ":"}

@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 from vtop.app.plots.choice import at, first_panels, one_each
 from vtop.app.plots.style import PALETTE, Look, grid, label, legend, looks, thousands, titles
 from vtop.engine.sim.compare import Curves, Outcome
-from vtop.engine.sim.records import RequestRecord, Sample
+from vtop.engine.state.records import RequestRecord, Sample
 
 MOST_GROUPS = 8
 DRIFT: dict[str, Any] = {"color": PALETTE[3], "linewidth": 1.8}
@@ -85,7 +85,7 @@ def waiting_times(records: Iterable[RequestRecord], end: float) -> dict[str, lis
     """Per group, when it had at least one request that was never admitted yet."""
     found: dict[str, list[Interval]] = {}
     for record in sorted(records, key=lambda r: r.arrival):
-        until = next((t for t in (record.admitted, record.ended) if t is not None), end)
+        until = next((t for t in (record.first_scheduled, record.ended) if t is not None), end)
         spans = found.setdefault(record.group, [])
         if spans and record.arrival <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(spans[-1][1], until))

@@ -32,15 +32,15 @@ class ServiceBars(Panel):
     @staticmethod
     def rows_wanted(view: View, tall: bool) -> int:
         """Rows it should get."""
-        groups = len(view.service.tokens)
+        groups = 0 if view.state is None else len(view.state.totals.group_tokens)
         return 0 if groups < 2 else min(groups, MOST_ROWS) if tall else 1
 
     def build(self, view: View, width: int, height: int) -> Rows:
         state, palette = view.state, self.palette
-        tokens = view.service.tokens
+        tokens = {} if state is None else state.totals.group_tokens
         if state is None or len(tokens) < 2:
             return [Row(width, view.ascii).done(palette.base) for _ in range(height)]
-        facts = _facts(view, state)
+        facts = _facts(state)
         total = sum(tokens.values())
         if height == 1:
             return [self._one_line(facts, total, view, width)]
@@ -95,8 +95,8 @@ class ServiceBars(Panel):
         return row.done(palette.base)
 
 
-def _facts(view: View, state: EngineState) -> list[Fact]:
+def _facts(state: EngineState) -> list[Fact]:
     waiting = Counter(request.group for request in state.waiting.values())
     counters = state.counters if state.fair_at >= 0 else {}
-    tokens = view.service.tokens
+    tokens = state.totals.group_tokens
     return [(group, number, waiting[group], counters.get(group)) for group, number in tokens.items()]

@@ -15,15 +15,12 @@ import ast
 import difflib
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vtop.engine.errors import BadValue
-
-if TYPE_CHECKING:
-    from vtop.engine.scenarios.run import ScenarioRun
-    from vtop.engine.scenarios.scenario import Scenario
+from vtop.engine.scenarios.run import MEASURES, PART_MEASURES, ScenarioRun
 
 Value = float | str | bool | None
 """None: a truth that is not known."""
@@ -72,17 +69,17 @@ def times_asked(expressions: Iterable[str]) -> list[float]:
     return sorted(found)
 
 
-def check_names(scenario: Scenario, text: str, expression: str) -> None:
-    """Raise BadValue unless the expression can be evaluated, names of variants and measures included."""
-    _Checker(scenario, f"checks.{text}", expression).check()
+def check_names(source: str, variants: Sequence[str], text: str, expression: str) -> None:
+    """Raise BadValue unless the expression of a check in file `source` can be evaluated, names included."""
+    _Checker(source, variants, f"checks.{text}", expression).check()
 
 
 class _Checker:
     """Finds out what kind of value every part of one expression has."""
 
-    def __init__(self, scenario: Scenario, where: str, expression: str) -> None:
-        self.source = scenario.source
-        self.variants = [v.name for v in scenario.variants]
+    def __init__(self, source: str, variants: Sequence[str], where: str, expression: str) -> None:
+        self.source = source
+        self.variants = variants
         self.where = where
         self.expression = expression
 
@@ -155,8 +152,6 @@ class _Checker:
 
     def _measure(self, node: ast.expr) -> str:
         """The name of the measure, or gaps_over."""
-        from vtop.engine.scenarios.run import MEASURES
-
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="gaps_over"), args=[limit], keywords=[]):
                 self._known(name, self.variants, "variant")
@@ -169,8 +164,6 @@ class _Checker:
         raise self._bad(f"{_source(node)} is not understood in a check")
 
     def _selected(self, node: ast.expr, which: str) -> None:
-        from vtop.engine.scenarios.run import PART_MEASURES
-
         name = self._measure(node)
         if which != "*" and name != "gaps_over" and name not in PART_MEASURES:
             raise self._bad(f"{name} is of the whole run; leave out [{which!r}]")

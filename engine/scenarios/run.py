@@ -1,31 +1,24 @@
-"""Runs of a scenario's variants, and what its checks can ask of them."""
+"""A finished run of a scenario's variant: what checks can ask of it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from vtop.engine.events import Frame
-from vtop.engine.scenarios.check import Verdict, evaluate, times_asked
-from vtop.engine.scenarios.scenario import Scenario, Variant
-from vtop.engine.sim.cards import Card
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import LATENCIES, measures, overtakings
-from vtop.engine.sim.records import RequestRecord
-from vtop.engine.sim.simulator import build
 from vtop.engine.state.fold import EngineState
-from vtop.engine.state.metrics import COMPLETED, percentile
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import LATENCIES, completed, latencies, measures, overtakings, part_of
+from vtop.engine.state.records import RequestRecord
 
-_SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_PARTS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 @dataclass(slots=True)
 class ScenarioRun:
-    """A finished run of a variant. `moments` are states at the times that checks ask for."""
+    """`variant` is the name of what was run. `moments` are states at the times that checks ask for."""
 
-    variant: Variant
+    variant: str
     ledger: Ledger
     state: EngineState
     moments: dict[float, EngineState] = field(default_factory=dict)
@@ -44,11 +37,10 @@ class ScenarioRun:
         stem, _, part = name.rpartition("_")
         if stem == "itl":
             gaps = [gap for r in records for gap in (self.ledger.gaps_of or {}).get(r.id, ())]
-            return _part(gaps, part)
+            return part_of(gaps, part)
         if name in LATENCIES:
             stem, part = name, "mean"
-        done = [r for r in records if r.admitted is not None] if stem == "wait" else [r for r in records if _done(r)]
-        return _part([v for r in done if (v := LATENCIES[stem](r)) is not None], part)
+        return part_of(latencies(records if stem == "wait" else completed(records), stem), part)
 
     def gaps_over(self, seconds: float, which: str = "*") -> int:
         """Gaps between tokens above so many seconds."""
@@ -69,58 +61,10 @@ class ScenarioRun:
         return float(getattr(state, name))
 
 
-def run_variant(scenario: Scenario, variant: Variant, card: Card | None = None) -> ScenarioRun:
-    """Simulate a variant to its end."""
-    simulation = scenario.simulation(variant, card)
-    engine = build(simulation)
-    ledger = Ledger(engine.meta, keep_gaps=True, keep_spans=True)
-    state = engine.watch()
-    engine.on_frame(ledger.apply)
-    run = ScenarioRun(variant, ledger, state)
-    asked = times_asked(expression for _, expression in scenario.checks)
-
-    def look(frame: Frame) -> None:
-        while asked and frame.time >= asked[0]:
-            run.moments[asked.pop(0)] = state.copy()
-
-    engine.on_frame(look)
-    until = simulation.until
-    while engine.has_unfinished_requests() and (until is None or engine.elapsed < until):
-        engine.step()
-    engine.flush()
-    return run
-
-
-def run_scenario(
-    scenario: Scenario, card: Card | None = None, on_variant: Callable[[str], None] | None = None
-) -> tuple[dict[str, ScenarioRun], list[Verdict]]:
-    """Run every variant and evaluate every check."""
-    runs = {}
-    for variant in scenario.variants:
-        if on_variant is not None:
-            on_variant(variant.name)
-        runs[variant.name] = run_variant(scenario, variant, card)
-    return runs, [evaluate(text, expression, runs) for text, expression in scenario.checks]
-
-
 def _matches(record: RequestRecord, which: str) -> bool:
     if which.startswith("group:"):
         return record.group == which[6:]
     return fnmatchcase(record.id, which)
-
-
-def _done(record: RequestRecord) -> bool:
-    return record.reason in COMPLETED
-
-
-def _part(values: list[float], part: str) -> float:
-    if not values:
-        return math.nan
-    if part == "mean":
-        return math.fsum(values) / len(values)
-    if part == "max":
-        return max(values)
-    return percentile(values, _SHARES[part])
 
 
 def _overtaken(run: ScenarioRun, records: list[RequestRecord]) -> int:
@@ -130,31 +74,31 @@ def _overtaken(run: ScenarioRun, records: list[RequestRecord]) -> int:
 
 COUNTED: dict[str, Callable[[ScenarioRun, list[RequestRecord]], float]] = {
     "requests": lambda run, records: len(records),
-    "completed": lambda run, records: sum(map(_done, records)),
-    "timeouts": lambda run, records: sum(r.reason == "timeout" for r in records),
-    "aborted": lambda run, records: sum(r.reason in ("capacity", "failed", "abort") for r in records),
+    "completed": lambda run, records: len(completed(records)),
+    "timeouts": lambda run, records: sum(r.finish_reason == "timeout" for r in records),
+    "aborted": lambda run, records: sum(r.finish_reason in ("capacity", "failed", "abort") for r in records),
     "preemptions": lambda run, records: sum(r.preemptions for r in records),
     "lost_tokens": lambda run, records: sum(r.tokens_lost for r in records),
     "hit_tokens": lambda run, records: sum(r.hit_tokens for r in records),
-    "deadline_misses": lambda run, records: sum(r.missed for r in records),
+    "deadline_misses": lambda run, records: sum(r.missed_deadline for r in records),
     "overtaken": _overtaken,
-    "useful_tokens": lambda run, records: sum(r.output_tokens for r in records if _done(r)),
-    "wasted_tokens": lambda run, records: sum(r.output_tokens for r in records if r.reason == "timeout"),
+    "useful_tokens": lambda run, records: sum(r.output_tokens for r in completed(records)),
+    "wasted_tokens": lambda run, records: sum(r.output_tokens for r in records if r.finish_reason == "timeout"),
 }
 """Measures of a part of the requests, beside the latencies."""
 
 RUN: dict[str, Callable[[ScenarioRun], float]] = {
     "end": lambda run: run.ledger.time,
-    "prefill_tokens": lambda run: float(run.ledger.counts.prefill),
+    "prefill_tokens": lambda run: float(run.ledger.totals.prefill_tokens),
     "hit_block_rate": lambda run: (
-        run.ledger.counts.hit_blocks / run.ledger.counts.looked_up_blocks if run.ledger.counts.looked_up_blocks else 0.0
+        run.ledger.totals.hit_blocks / run.ledger.totals.looked_up_blocks if run.ledger.totals.looked_up_blocks else 0.0
     ),
-    "peak_blocks": lambda run: float(run.ledger.counts.peak_used),
-    "peak_entries": lambda run: float(run.ledger.counts.peak_entries),
-    "peak_swapped": lambda run: float(run.ledger.counts.peak_swapped),
-    "swapped_out": lambda run: float(run.ledger.counts.swapped_out),
-    "swapped_in": lambda run: float(run.ledger.counts.swapped_in),
-    "service_gap": lambda run: run.ledger.counts.service_gap,
+    "peak_blocks": lambda run: float(run.ledger.totals.peak_used),
+    "peak_entries": lambda run: float(run.ledger.totals.peak_entries),
+    "peak_swapped": lambda run: float(run.ledger.totals.peak_swapped),
+    "swapped_out": lambda run: float(run.ledger.totals.swapped_out_blocks),
+    "swapped_in": lambda run: float(run.ledger.totals.swapped_in_blocks),
+    "service_gap": lambda run: run.ledger.totals.service_gap,
     "blocks": lambda run: float(run.state.num_blocks),
     "free": lambda run: float(run.state.free),
     "cached": lambda run: float(run.state.cached),
@@ -166,7 +110,7 @@ RUN: dict[str, Callable[[ScenarioRun], float]] = {
 """Measures of a whole run, beside those of measures.py."""
 
 PART_MEASURES = frozenset(
-    [*COUNTED, *LATENCIES] + [f"{stem}_{part}" for stem in (*LATENCIES, "itl") for part in ("mean", *_SHARES, "max")]
+    [*COUNTED, *LATENCIES] + [f"{stem}_{part}" for stem in (*LATENCIES, "itl") for part in _PARTS]
 )
 """Measures that there are of a part of the requests too."""
 
@@ -175,7 +119,7 @@ MEASURES = tuple(
         [
             *COUNTED,
             *RUN,
-            *(f"{stem}_{part}" for stem in (*LATENCIES, "itl") for part in ("mean", *_SHARES, "max")),
+            *(f"{stem}_{part}" for stem in (*LATENCIES, "itl") for part in _PARTS),
             *LATENCIES,
             "tokens_per_second", "requests_per_second", "computed_per_second", "swaps", "swapped_blocks",
             "recompute_tax", "kv_use", "kv_peak", "hit_rate", "evictions", "copies", "goodput", "slo_met", "jain",

@@ -8,7 +8,7 @@ A file is TOML:
     [cost]                 times of the card that differ, such as swap_s_per_block
     [[jobs]]               a series: id, count, at, every, prompt, output, and what is in SERIES
     [variants.NAME]        engine = {…}, cost = {…}, jobs.ID = {…}: what differs
-    [checks]               "what it says" = "left.ttft_mean >= 50 * right.ttft_mean" (scenario_check.py)
+    [checks]               "what it says" = "left.ttft_mean >= 50 * right.ttft_mean" (check.py)
 
 Errors are one line that names file, key and the nearest valid key.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -25,11 +25,15 @@ from typing import Any
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.events import Frame
 from vtop.engine.option_types import check_option
 from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
+from vtop.engine.scenarios.check import Verdict, check_names, evaluate, times_asked
+from vtop.engine.scenarios.run import ScenarioRun
 from vtop.engine.sim.cards import Card, find_card
 from vtop.engine.sim.cost_model import HingeCost
-from vtop.engine.sim.simulator import Simulation
+from vtop.engine.sim.simulator import Simulation, build
+from vtop.engine.state.ledger import Ledger
 from vtop.engine.user_files import read_toml
 from vtop.engine.workload.jobs import Job, Workload
 
@@ -198,8 +202,6 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _try_all(scenario: Scenario) -> None:
-    from vtop.engine.scenarios.check import check_names
-
     for variant in scenario.variants:
         total = sum(variant.jobs.get(series.id, {}).get("count", series.count) for series in scenario.series)
         if total > MOST_JOBS:
@@ -212,7 +214,41 @@ def _try_all(scenario: Scenario) -> None:
     for text, expression in scenario.checks:
         if not isinstance(expression, str):
             raise BadValue(f"checks.{text}", expression, f"{scenario.source}: give an expression as text")
-        check_names(scenario, text, expression)
+        check_names(scenario.source, [v.name for v in scenario.variants], text, expression)
+
+
+def run_variant(scenario: Scenario, variant: Variant, card: Card | None = None) -> ScenarioRun:
+    """Simulate a variant to its end."""
+    simulation = scenario.simulation(variant, card)
+    engine = build(simulation)
+    ledger = Ledger(engine.meta, keep_gaps=True, keep_spans=True)
+    state = engine.watch()
+    engine.on_frame(ledger.apply)
+    run = ScenarioRun(variant.name, ledger, state)
+    asked = times_asked(expression for _, expression in scenario.checks)
+
+    def look(frame: Frame) -> None:
+        while asked and frame.time >= asked[0]:
+            run.moments[asked.pop(0)] = state.copy()
+
+    engine.on_frame(look)
+    until = simulation.until
+    while engine.has_unfinished_requests() and (until is None or engine.elapsed < until):
+        engine.step()
+    engine.flush()
+    return run
+
+
+def run_scenario(
+    scenario: Scenario, card: Card | None = None, on_variant: Callable[[str], None] | None = None
+) -> tuple[dict[str, ScenarioRun], list[Verdict]]:
+    """Run every variant and evaluate every check."""
+    runs = {}
+    for variant in scenario.variants:
+        if on_variant is not None:
+            on_variant(variant.name)
+        runs[variant.name] = run_variant(scenario, variant, card)
+    return runs, [evaluate(text, expression, runs) for text, expression in scenario.checks]
 
 
 class _Reader:

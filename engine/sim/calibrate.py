@@ -1,4 +1,7 @@
-"""Calibration: a HingeCost fitted to the measured steps of a recording, and how wrong it is on steps it never saw."""
+"""Calibration: a HingeCost fitted to the measured steps of a recording, and how wrong it is on steps it never saw.
+
+The steps of a recording are read as samples, the fit is judged on every fifth of them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
+from vtop.engine.events.faults import FAULTS, MOST_SAMPLES, inconsistent
+from vtop.engine.events.journal import Recording
 from vtop.engine.sim.cost_model import HingeCost, StepLoad
-from vtop.engine.sim.least_squares import Matrix, nonnegative
-from vtop.engine.sim.samples import Kind, StepSample
-from vtop.engine.state.metrics import percentile
+from vtop.engine.state.measures import percentile
+
+Matrix = NDArray[np.float64]
 
 MIN_STEPS = 30
 HELD_OUT_EVERY = 5  # every so many-th step is kept for judging
@@ -26,6 +34,110 @@ ROUNDS = 6
 OUTLIER = 2.5  # standard deviations (by the median) from which on a step counts less and less
 KNEES = (0.0, *(float(2**k) * f for k in range(3, 15) for f in (1.0, 1.5)))
 _SCALE = 1.4826  # median absolute deviation -> standard deviation
+_SLACK = 1e-10  # of the largest gradient: what counts as no descent any more
+
+
+# --- steps of a recording --------------------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    """What a step computed."""
+
+    DECODE = "decode only"
+    PREFILL = "prefill only"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """A step; seconds of the whole of it without swaps, and of the swaps."""
+
+    load: StepLoad
+    seconds: float
+    swap_seconds: float
+
+    @property
+    def kind(self) -> Kind:
+        if self.load.decodes == self.load.tokens:
+            return Kind.DECODE
+        return Kind.MIXED if self.load.decodes else Kind.PREFILL
+
+
+def step_samples(recording: Recording) -> list[StepSample]:
+    """The steps that computed something, in order; failed ones are left out. Raises BadValue, InconsistentFrame."""
+    tracker = _Tracker()
+    return [sample for frame in recording.frames() if (sample := tracker.apply(frame)) is not None]
+
+
+class _Tracker:
+    """How much of every sequence is computed: less than EngineState knows, and enough for a StepLoad."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[str, int] = {}
+        self._computed: dict[tuple[str, int], int] = {}
+        self._samples: dict[str, int] = {}
+
+    def apply(self, frame: ev.Frame) -> StepSample | None:
+        load, times, failed = StepLoad(), None, False
+        for event in frame.events:
+            try:
+                match event:
+                    case ev.Arrived():
+                        if not 0 < event.samples <= MOST_SAMPLES:
+                            raise ValueError(f"{event.samples} samples")
+                        self._prompts[event.id] = event.prompt_tokens
+                        self._samples[event.id] = event.samples
+                    case ev.PrefixLookup():
+                        self._computed[event.id, event.seq] = event.hit
+                    case ev.BlocksFreed():
+                        self._computed.pop((event.id, event.seq), None)
+                    case ev.Forked():
+                        parent = self._computed.get((event.id, event.parent), 0)
+                        shared = parent if event.prompt_tokens is None else event.prompt_tokens
+                        self._computed[event.id, event.child] = shared
+                    case ev.SwappedOut() | ev.SwappedIn():
+                        load.swapped += len(event.pairs)
+                    case ev.SwapOutFailed():
+                        for seq in range(self._samples.get(event.id, 1)):
+                            self._computed.pop((event.id, seq), None)
+                    case ev.CopiedOnWrite():
+                        load.copied += 1
+                    case ev.Scheduled():
+                        self._schedule(event, load)
+                    case ev.StepTimes():
+                        times = event
+                    case ev.StepFailed():
+                        failed = True
+                    case ev.Finished():
+                        self._forget(event.id)
+            except FAULTS as error:
+                raise inconsistent(frame, event, error) from error
+        if times is None or failed or not load.tokens:
+            return None
+        whole = times.schedule + times.prepare + times.model + times.sample + times.commit
+        if frame.began is not None:
+            whole = frame.time - frame.began - times.swap
+        return StepSample(load, whole, times.swap) if whole > 0 else None
+
+    def _schedule(self, event: ev.Scheduled, load: StepLoad) -> None:
+        for request_id, seq, count in zip(event.ids, event.seqs or [0] * len(event.ids), event.tokens, strict=True):
+            start = self._computed.get((request_id, seq), 0)
+            self._computed[request_id, seq] = start + count
+            load.tokens += count
+            if count == 1 and start + 1 >= self._prompts.get(request_id, 0):  # what StepLoad.of calls a decode
+                load.decodes += 1
+                load.context += start + 1
+            else:
+                load.area += count * (start + count / 2)
+                load.prefill_context += start + count
+
+    def _forget(self, request_id: str) -> None:
+        self._prompts.pop(request_id, None)
+        for seq in range(self._samples.pop(request_id, 1)):
+            self._computed.pop((request_id, seq), None)
+
+
+# --- calibration -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +282,46 @@ def _per_block(samples: Sequence[StepSample]) -> float:
     """Seconds per swapped block, over all of them; 0 when nothing was swapped."""
     blocks = sum(s.load.swapped for s in samples)
     return sum(s.swap_seconds for s in samples if s.load.swapped) / blocks if blocks else 0.0
+
+
+# --- least squares ---------------------------------------------------------------------------------------------
+
+
+def nonnegative(rows: Matrix, wanted: Matrix) -> Matrix:
+    """The x of 0 or more for which |rows · x - wanted| is least (Lawson and Hanson's active-set method).
+
+    Columns may differ in size by many orders of magnitude; they are brought to length 1 first.
+    """
+    lengths = np.linalg.norm(rows, axis=0)
+    lengths[lengths == 0] = 1.0
+    scaled = rows / lengths
+    count = scaled.shape[1]
+    x = np.zeros(count)
+    free = np.zeros(count, dtype=bool)
+    gradient = scaled.T @ wanted
+    enough = _SLACK * max(1.0, float(np.abs(gradient).max(initial=0.0)))
+    for _ in range(3 * count):
+        rising = np.where(free, -np.inf, gradient)
+        if free.all() or rising.max() <= enough:
+            break
+        free[int(rising.argmax())] = True
+        x = _settled(scaled, wanted, x, free)
+        gradient = scaled.T @ (wanted - scaled @ x)
+    found: Matrix = x / lengths
+    return found
+
+
+def _settled(rows: Matrix, wanted: Matrix, x: Matrix, free: NDArray[np.bool_]) -> Matrix:
+    """Solve for the free ones; those that would fall below 0 are fixed there, one after the other."""
+    while True:
+        goal = np.zeros_like(x)
+        goal[free] = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
+        falling = free & (goal <= 0)
+        if not falling.any():
+            return goal
+        shares = x[falling] / np.maximum(x[falling] - goal[falling], np.finfo(float).tiny)
+        x = x + float(shares.min()) * (goal - x)
+        free &= ~(falling & (x <= 1e-15))
+        x[~free] = 0.0
+        if not free.any():
+            return x

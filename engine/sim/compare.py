@@ -10,11 +10,11 @@ from functools import partial
 
 from vtop.engine.errors import BadValue
 from vtop.engine.events import Note
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import Limits, Measures
 from vtop.engine.sim.processes import run_on_processes
-from vtop.engine.sim.records import Refusals, RequestRecord, Sample
 from vtop.engine.sim.simulator import Simulation, simulate
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import Limits, Measures
+from vtop.engine.state.records import Refusals, RequestRecord, Sample
 
 # Student's t for a two-sided 95 % interval, by degrees of freedom from 1; then for 120, and for ever more of them.
 _T95 = (
@@ -134,7 +134,7 @@ def _run(case: Case, limits: Limits | None, curves: bool, progress: Callable[[in
         case.seed,
         result.measures(limits, case.low_first),
         result.wall,
-        ledger.counts.steps,
+        ledger.totals.steps,
         kept,
         result.notes,
         ledger.refusals,

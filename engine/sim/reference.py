@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.events.journal import Recording
 from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
+from vtop.engine.request import FinishReason
 from vtop.engine.sim.cards import Card, find_card, scaled
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import SHARES
-from vtop.engine.sim.records import RequestRecord
 from vtop.engine.sim.simulator import SimResult, Simulation, simulate
-from vtop.engine.state.metrics import COMPLETED, percentile
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import SHARES, completed, mean, percentile, recompute_tax
+from vtop.engine.state.records import RequestRecord
 from vtop.engine.traces.read import MeasuredRequest, read_measured, shipped_settings, shipped_trace, trace_format
 from vtop.engine.user_files import read_toml
 from vtop.engine.workload.jobs import Job, Workload
@@ -42,21 +42,12 @@ REFERENCES: dict[str, float | None] = {"rtx4090": 0.08, "rtxpro6000": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Of one request, in seconds; no `tpot` with a single token."""
-
-    ttft: float
-    tpot: float | None
-    e2e: float
-
-
-@dataclass(frozen=True, slots=True)
 class Pair:
     """What to simulate, and what was measured, by id. `since` says from when the measured times count."""
 
     name: str
     simulation: Simulation
-    measured: Mapping[str, Times]
+    measured: Mapping[str, RequestRecord]
     since: str
     notes: tuple[str, ...] = ()
     bound: float | None = UNCALIBRATED_BOUND
@@ -142,7 +133,7 @@ def reference_pair(name: str) -> Pair:
     return Pair(
         name,
         Simulation(Workload(name, jobs), config, find_card(name)),
-        {r.id: _times(r, r.queued) for r in measured},
+        {r.id: _record(r, r.queued) for r in measured},
         "requests arrive when vLLM's engine queued them (queued_ts), and TTFT and e2e count from there",
         (note,),
         REFERENCES[name],
@@ -167,13 +158,12 @@ def against_pair(
         ledger = Ledger(recording.meta)
         for frame in recording.frames():
             ledger.apply(frame)
-        measured = {r.id: (r.prompt_tokens, r.output_tokens, t) for r in ledger.records if (t := _record_times(r))}
+        measured = _ended(ledger.records)
         config = recorded_config(recording, config)
         since = "arrivals are the trace's; measured times count from the arrival at the engine"
         notes += _hit_notes(ledger, workload)
     else:
-        found = read_measured(against)
-        measured = {r.id: (r.prompt_tokens, r.output_tokens, _times(r, r.arrival)) for r in found}
+        measured = {r.id: _record(r, r.arrival) for r in read_measured(against)}
         since = "arrivals are the trace's; measured TTFT and e2e count from arrival_time, brought to queued_ts's clock"
     times, more = _matched(workload, measured, against)
     pair = Pair(workload.name, Simulation(workload, config, card), times, since, notes + more, bound, calibrated_bound)
@@ -185,7 +175,7 @@ def against_pair(
 
 def _hit_notes(ledger: Ledger, workload: Workload) -> tuple[str, ...]:
     """What a recording computed less, because prompts shared beginnings that its trace does not tell."""
-    hit, of = ledger.counts.hit, ledger.counts.looked_up
+    hit, of = ledger.totals.hit_tokens, ledger.totals.looked_up_tokens
     if not hit or any(job.prefix for job in workload.jobs):
         return ()
     return (
@@ -224,9 +214,9 @@ _SIZES = frozenset(
 
 
 def _matched(
-    workload: Workload, measured: Mapping[str, tuple[int, int, Times]], path: Path
-) -> tuple[dict[str, Times], tuple[str, ...]]:
-    """Measured times by the ids of the workload: by equal ids, else by order when there are as many."""
+    workload: Workload, measured: Mapping[str, RequestRecord], path: Path
+) -> tuple[dict[str, RequestRecord], tuple[str, ...]]:
+    """Measured requests by the ids of the workload: by equal ids, else by order when there are as many."""
     jobs = workload.jobs
     common = [job for job in jobs if job.id in measured]
     notes = []
@@ -239,20 +229,23 @@ def _matched(
         raise BadValue("--against", str(path), remedy)
     if len(pairs) < len(jobs):
         notes.append(f"{len(jobs) - len(pairs):,} of {len(jobs):,} requests were not measured to their end: left out")
-    other = sum(1 for job, (prompt, output, _) in pairs if (job.prompt_tokens, job.output_tokens) != (prompt, output))
+    other = sum(1 for j, r in pairs if (j.prompt_tokens, j.output_tokens) != (r.prompt_tokens, r.output_tokens))
     if other:
         notes.append(f"{other:,} of {len(pairs):,} requests have other lengths in the trace than in the measured run")
-    return {job.id: times for job, (_, _, times) in pairs}, tuple(notes)
+    return {job.id: record for job, record in pairs}, tuple(notes)
 
 
-def _times(r: MeasuredRequest, arrival: float) -> Times:
-    tpot = (r.last_token - r.first_token) / (r.output_tokens - 1) if r.output_tokens > 1 else None
-    return Times(r.first_token - arrival, tpot, r.last_token - arrival)
+def _record(r: MeasuredRequest, arrival: float) -> RequestRecord:
+    """What was measured, with times that count from `arrival`."""
+    record = RequestRecord(r.id, 0, arrival, r.prompt_tokens, "default", 0, 1)
+    record.first_token, record.last_token, record.ended = r.first_token, r.last_token, r.last_token
+    record.output_tokens, record.finish_reason = r.output_tokens, FinishReason.LENGTH.value
+    return record
 
 
-def _record_times(record: RequestRecord) -> Times | None:
-    ttft, e2e = record.ttft, record.e2e
-    return None if ttft is None or e2e is None or record.reason not in COMPLETED else Times(ttft, record.tpot, e2e)
+def _ended(records: Iterable[RequestRecord]) -> dict[str, RequestRecord]:
+    """Those that came to their end with output, by id."""
+    return {r.id: r for r in completed(records) if r.first_token is not None}
 
 
 # --- comparing -----------------------------------------------------------------------------------------------------
@@ -296,41 +289,37 @@ def _fitted(pair: Pair, result: SimResult, ids: Sequence[str], tell: Callable[[s
 
 def _gap(pair: Pair, result: SimResult, ids: Sequence[str], metric: str) -> float:
     """The logarithm of measured / simulated. Raises BadValue when there is nothing to compare."""
-    real, ours = _both(pair.measured, _simulated(result), ids, metric)
+    real, ours = _both(pair.measured, _ended(result.ledger.records), ids, metric)
     if not real:
         raise BadValue("--against", metric, "no compared request came to its end in the simulation; give more blocks")
-    measured, simulated = _average(real), _average(ours)
+    measured, simulated = mean(real), mean(ours)
     if not (measured > 0 and simulated > 0):
         remedy = f"took {measured:g} s measured and {simulated:g} s simulated; give a run whose tokens take time"
         raise BadValue("--against", metric, remedy)
     return math.log(measured / simulated)
 
 
-def _simulated(result: SimResult) -> dict[str, Times]:
-    return {r.id: times for r in result.ledger.records if (times := _record_times(r)) is not None}
-
-
 def _replay(
     pair: Pair, result: SimResult, ids: Sequence[str], bound: float | None, shares: Sequence[tuple[str, float]]
 ) -> Replay:
-    simulated = _simulated(result)
+    simulated = _ended(result.ledger.records)
     lines = []
     for metric in METRICS:
         real, ours = _both(pair.measured, simulated, ids, metric)
         if real:
-            lines.append(Line(metric, "mean", _average(real), _average(ours), bound))
+            lines.append(Line(metric, "mean", mean(real), mean(ours), bound))
             lines += [Line(metric, part, percentile(real, share), percentile(ours, share)) for part, share in shares]
-    counts = result.ledger.counts
-    tax = counts.recomputed / counts.computed if counts.computed else 0.0
-    ends = {r.id: r.reason or "not finished" for r in result.ledger.records}
+    totals = result.ledger.totals
+    tax = recompute_tax(totals)
+    ends = {r.id: r.finish_reason or "not finished" for r in result.ledger.records}
     left_out = Counter(ends.get(i, "refused") for i in ids if i not in simulated)
     troubles = tuple(note.text for note in result.notes if note.level == "error")
     compared = len(ids) - left_out.total()
-    return Replay(tuple(lines), compared, counts.steps, counts.preemptions, tax, dict(left_out), troubles)
+    return Replay(tuple(lines), compared, totals.steps, totals.preemptions, tax, dict(left_out), troubles)
 
 
 def _both(
-    measured: Mapping[str, Times], simulated: Mapping[str, Times], ids: Sequence[str], metric: str
+    measured: Mapping[str, RequestRecord], simulated: Mapping[str, RequestRecord], ids: Sequence[str], metric: str
 ) -> tuple[list[float], list[float]]:
     """Measured and simulated values of the requests that have both."""
     real, ours = [], []
@@ -341,7 +330,3 @@ def _both(
                 real.append(one)
                 ours.append(other)
     return real, ours
-
-
-def _average(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan

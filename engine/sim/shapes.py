@@ -1,14 +1,16 @@
-"""Sizes of models by name or from a config.json: what a roofline needs to know of them."""
+"""Sizes of models by name, from a config.json or from a recording: what a roofline needs to know of them."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vtop.engine.errors import BadValue
+from vtop.engine.events import Meta
 from vtop.engine.user_files import read_json
 
 MOST_SIZE = 1_000_000_000
@@ -86,10 +88,6 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def shape_names() -> tuple[str, ...]:
-    return tuple(_SHAPES)
-
-
 def model_shape(name: str) -> ModelShape:
     """By name, or from a config.json (its path, or that of its folder). Raises BadValue."""
     known = _SHAPES.get(_ALIASES.get(name.lower(), name.lower()))
@@ -147,3 +145,22 @@ def _whole(config: dict[str, Any], path: Path, *names: str, default: int | None 
     if default is None:
         raise BadValue("model_shape", str(path), f"has no {names[0]}; give the config.json of a decoder")
     return default
+
+
+_OWN = {"tiny": Path(__file__).parents[1] / "model" / "tiny"}
+_BYTES = {"float32": 4}
+_BLOCK = re.compile(r"blocks of ([\d.]+) (B|KiB|MiB|GiB)")
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def recorded_shape(meta: Meta) -> ModelShape:
+    """By the model's name; of an unknown one only the longest sequence and the size of its K/V are right."""
+    size = _BYTES.get(meta.dtype, 2)
+    try:
+        shape = model_shape(str(_OWN.get(meta.model, meta.model)))
+    except BadValue:
+        found = _BLOCK.search(meta.kv_note)
+        block = float(found[1]) * _UNITS[found[2]] if found else 2**20
+        values = max(1, round(block / (2 * size * meta.block_size)))
+        shape = ModelShape(meta.model, values, 1, values, 1, 1, values, meta.max_model_len)
+    return replace(shape, name=meta.model, max_model_len=meta.max_model_len, bytes_per_value=size)

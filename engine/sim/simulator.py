@@ -14,9 +14,9 @@ from vtop.engine.facts import EngineFacts
 from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.output.length import LengthOutput
 from vtop.engine.sim.cards import Card
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import Limits, Measures, measures
 from vtop.engine.sim.virtual_executor import VirtualExecutor
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import Limits, Measures, measures
 from vtop.engine.workload.engine import WorkloadEngine
 from vtop.engine.workload.jobs import Workload
 
@@ -104,6 +104,11 @@ def host_blocks(config: EngineConfig, card: Card) -> int:
     return blocks
 
 
+def ended(ledger: Ledger) -> int:
+    """Requests of the workload that are over, refused ones too."""
+    return ledger.totals.finished.total() + ledger.totals.refused
+
+
 def simulate(
     simulation: Simulation,
     progress: Callable[[int, int], None] | None = None,
@@ -129,8 +134,8 @@ def simulate(
             break
         if progress is not None and (now := time.monotonic()) - told >= PROGRESS_EVERY:
             told = now
-            progress(sum(ledger.outcomes.values()), total)
+            progress(ended(ledger), total)
     engine.flush()
     if progress is not None:
-        progress(sum(ledger.outcomes.values()), total)
+        progress(ended(ledger), total)
     return SimResult(ledger, time.monotonic() - started)

@@ -8,8 +8,7 @@ from typing import Any
 from vtop.engine import events as ev
 from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.request import RequestStatus
-from vtop.engine.state.arrays import FREE
-from vtop.engine.state.view import StateView
+from vtop.engine.state.arrays import FREE, StateView
 from vtop.engine.state.views import RequestView, SequenceView
 
 _BETWEEN_STEPS = frozenset({ev.PreemptCause.POOL_RESIZED, ev.PreemptCause.CACHE_RESET})
@@ -38,13 +37,7 @@ class BlockFold(StateView):
         seq = view.sequences[e.seq]
         seq.num_computed = e.hit
         seq.most_computed = max(seq.most_computed, e.hit)
-        view.hit_tokens += e.hit
-        totals = self.totals
-        if e.resumed:
-            totals.resumed_hit_tokens += e.hit
-        else:
-            totals.looked_up_tokens += e.tokens
-            totals.hit_tokens += e.hit
+        self.totals.look_up(view, e)
 
     def _cached(self, e: ev.Cached) -> None:
         self.hashed[e.blocks] = True
@@ -65,11 +58,9 @@ class BlockFold(StateView):
         self.totals.copies += 1
 
     def _count_preemption(self, view: RequestView, e: ev.Preempted | ev.SwappedOut) -> None:
-        self.totals.preempted_requests += not view.preemptions
-        view.preemptions = e.count
+        self.totals.preempt(view, e)
         if e.cause not in _BETWEEN_STEPS:
             self.last_step.preemptions += 1
-        self.totals.preemptions += 1
 
     def _swapped_out(self, e: ev.SwappedOut) -> None:
         view = self.running.pop(e.id)
@@ -88,15 +79,13 @@ class BlockFold(StateView):
                 self.host_owner[block] = view.number  # blocks are shared inside a request only
             seq.blocks, seq.host_blocks = [], list(table)
         self.moved_out.add(self.step, self.time, view.number, e.pairs)
-        self.totals.swapped_out_blocks += len(e.pairs)
 
     def _swap_out_failed(self, e: ev.SwapOutFailed) -> None:
         view = self.swapped.pop(e.id)
         self.waiting[e.id] = view
         view.status = RequestStatus.WAITING
         view.key, view.reason = e.key, None
-        view.tokens_lost += e.tokens_lost
-        self.totals.tokens_lost += e.tokens_lost
+        self.totals.lose(view, e.tokens_lost)
         for seq in view.sequences:
             self._free_host(seq)
             seq.num_computed = 0

@@ -54,7 +54,7 @@ class EngineState(BlockFold):
                 raise inconsistent(frame, event, error) from error
         # up to this step what the last one left was held, and while it was computed what it was scheduled with
         held = self.last_step.used / max(1, self.num_blocks) if frame.ran else self._share_used
-        self.totals.kv_seconds += used * (self.began - before) + held * (frame.time - self.began)
+        self.totals.pass_time(self.began - before, used, frame.time - self.began, held)
         if frame.ran:
             stuck = bool(self.waiting or self.swapped) and not self.running and self.last_step.tokens == 0
             self.idle_frames = self.idle_frames + 1 if stuck else 0
@@ -86,6 +86,7 @@ class EngineState(BlockFold):
             number=e.number,
             prompt=e.prompt,
             prompt_tokens=e.prompt_tokens,
+            samples=e.samples,
             limit=e.limit,
             max_tokens=e.max_tokens,
             priority=e.priority,
@@ -101,11 +102,8 @@ class EngineState(BlockFold):
             sequences=[SequenceView(e.prompt_tokens) for _ in range(e.samples)],
         )
         self.requests[e.id] = self.waiting[e.id] = view
-        totals = self.totals
-        totals.arrived += 1
-        totals.sequences += e.samples
-        totals.prompt_tokens += e.prompt_tokens
-        totals.first_arrival = e.arrival if totals.first_arrival is None else min(totals.first_arrival, e.arrival)
+        self.totals.arrive(view)
+        self.totals.group_tokens.setdefault(view.group, 0)
 
     def _refused(self, e: ev.Refused) -> None:
         self.refused.append(e)
@@ -121,6 +119,7 @@ class EngineState(BlockFold):
         view.reason = None
         if view.first_scheduled is None:
             view.first_scheduled = self.began
+            self.totals.group_tokens[view.group] += view.prompt_tokens
         else:
             view.preempted_wait += self.began - view.queued_at
         if self.blocked_head == e.id:
@@ -170,10 +169,9 @@ class EngineState(BlockFold):
         """The step is scheduled: this is what is held, and who runs, while it is computed."""
         totals = self.totals
         step.used, step.filled = self.used, self.filled
+        totals.hold(step.used, self.num_blocks)
         totals.held_slots += step.used * self.block_size
         totals.filled_slots += step.filled
-        totals.peak_used = max(totals.peak_used, step.used)
-        totals.peak_share = max(totals.peak_share, self._share_used)
         totals.peak_running = max(totals.peak_running, len(self.running))
         totals.peak_sequences = max(totals.peak_sequences, self.running_sequences)
 
@@ -183,11 +181,9 @@ class EngineState(BlockFold):
         view.status = RequestStatus.WAITING
         view.key = e.key
         self._count_preemption(view, e)
-        view.tokens_lost += e.tokens_lost
         view.queued_at = self.began
         view.scheduled_tokens = 0
         view.reason = None
-        self.totals.tokens_lost += e.tokens_lost
 
     def _passed(self, e: ev.Passed) -> None:
         for request_id in e.heads:
@@ -220,27 +216,19 @@ class EngineState(BlockFold):
             self.counters = dict(e.counters)
 
     def _tokens(self, e: ev.Tokens) -> None:
+        totals = self.totals
+        for group, tokens in totals.output(self.requests, e.ids, self.time).groups.items():
+            totals.group_tokens[group] += tokens
         seqs = e.seqs or [0] * len(e.ids)
         for request_id, index, token, text in zip(e.ids, seqs, e.tokens, e.texts, strict=True):
-            view = self.requests[request_id]
-            seq = view.sequences[index]
+            seq = self.requests[request_id].sequences[index]
             seq.num_tokens += 1
             seq.output_tokens.append(token)
             if text:
                 seq.text_parts.append(text)
-            self._output_at(view)
-        self.totals.output_tokens += len(e.ids)
-
-    def _output_at(self, view: RequestView) -> None:
-        if view.first_token is None:
-            view.first_token = self.time
-        elif view.last_token is not None:
-            view.longest_gap = max(view.longest_gap, self.time - view.last_token)
-        view.last_token = self.time
 
     def _deadline_missed(self, e: ev.DeadlineMissed) -> None:
-        self.requests[e.id].missed_deadline = True
-        self.totals.deadline_misses += 1
+        self.totals.miss_deadline(self.requests[e.id])
 
     def _sequence_finished(self, e: ev.SequenceFinished) -> None:
         seq = self.requests[e.id].sequences[e.seq]
@@ -252,9 +240,8 @@ class EngineState(BlockFold):
 
     def _searched(self, e: ev.Searched) -> None:
         view = self.requests[e.id]
-        view.found, view.rounds = e.outputs, e.steps
-        if e.steps > max(len(seq.output_tokens) for seq in view.sequences):  # the search ended with this step's tokens
-            self._output_at(view)
+        view.found = e.outputs
+        view.search_over(e.steps, self.time)
 
     def _chosen(self, e: ev.Chosen) -> None:
         view = self.requests[e.id]
@@ -272,14 +259,13 @@ class EngineState(BlockFold):
         if e.text:
             view.sequences[e.seq].text_parts.append(e.text)
         view.status = RequestStatus.FINISHED
-        view.finish_reason, view.stop_reason, view.message = e.reason, e.stop_reason, e.message
-        view.ended = self.time
+        view.stop_reason, view.message = e.stop_reason, e.message
         view.reason = None
         view.scheduled_tokens = 0
         if self.blocked_head == e.id:
             self.blocked_head = None
         self.finished.append(view)
-        self.totals.finished[e.reason] += 1
+        self.totals.finish(view, e, self.time)
 
     def _step_failed(self, e: ev.StepFailed) -> None:
         self.totals.failures += 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vtop.engine import events as ev
 from vtop.engine.request import Phase, RequestStatus
+from vtop.engine.state.records import RequestRecord, RunTotals
 
 KEEP_HISTORY = 100  # decisions per request
 
@@ -74,34 +75,22 @@ class SequenceView:
         return self.text_parts[0] if self.text_parts else ""
 
 
-@dataclass(slots=True)
-class RequestView:
+@dataclass(slots=True, kw_only=True)
+class RequestView(RequestRecord):
     """A request as a person sees it. Times are engine seconds; None until they happen."""
 
-    id: str
-    number: int
     prompt: str | None
-    prompt_tokens: int
     limit: int
     max_tokens: int | None
-    priority: int
-    group: str
     key: tuple[float, ...]
-    arrival: float
     temperature: float
     seed: int
-    deadline: float | None = None  # it should be done by then
-    expires: float | None = None  # it is timed out then
-    missed_deadline: bool = False
     status: RequestStatus = RequestStatus.WAITING
     sequences: list[SequenceView] = field(default_factory=list)
     admitted_serial: int = -1
     admissions: int = 0
-    preemptions: int = 0
-    tokens_lost: int = 0
     expected_tokens: int | None = None
     passed: int = 0  # later ones that went ahead while it did not fit
-    hit_tokens: int = 0  # that need not be computed, over all admissions
     reason: ev.WaitReason | None = None
     reason_since: float = 0.0
     reason_step: int = 0  # in which it was decided
@@ -109,16 +98,9 @@ class RequestView:
     phase: Phase | None = None  # of the latest chunk
     queued_at: float = 0.0  # when it last entered the waiting queue
     preempted_wait: float = 0.0  # seconds waited after preemptions, until admitted again
-    first_scheduled: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
-    longest_gap: float = 0.0  # seconds between two output tokens
-    ended: float | None = None
-    finish_reason: str = ""
     stop_reason: str | int | None = None
     message: str = ""
     found: list[ev.BeamOutput] = field(default_factory=list)  # what a beam search returned, best first
-    rounds: int = 0  # of that search: tokens of its longest beam
     chosen: list[int] = field(default_factory=list)  # sequences that best_of returned, best first
     history: deque[Told] = field(default_factory=lambda: deque(maxlen=KEEP_HISTORY))  # decisions about it
 
@@ -128,10 +110,6 @@ class RequestView:
         still.sequences = copy.deepcopy(self.sequences, memo)
         still.history = self.history.copy()
         return still
-
-    @property
-    def output_tokens(self) -> int:
-        return sum(len(seq.output_tokens) for seq in self.sequences)
 
     @property
     def num_sequences(self) -> int:
@@ -175,23 +153,6 @@ class RequestView:
         """Most output tokens it may give."""
         return self.limit - self.prompt_tokens
 
-    @property
-    def queue_time(self) -> float | None:
-        """Seconds from arrival to the first admission; waits after preemptions are `preempted_wait`."""
-        return None if self.first_scheduled is None else self.first_scheduled - self.arrival
-
-    @property
-    def ttft(self) -> float | None:
-        return None if self.first_token is None else self.first_token - self.arrival
-
-    @property
-    def tpot(self) -> float | None:
-        """Mean seconds per output token after the first; of several samples, per round of them."""
-        rounds = (self.rounds or self.output_tokens / max(1, len(self.sequences))) - 1
-        if self.first_token is None or self.last_token is None or rounds <= 0:
-            return None
-        return (self.last_token - self.first_token) / rounds
-
 
 @dataclass(slots=True)
 class StepView:
@@ -214,35 +175,13 @@ class StepView:
 
 
 @dataclass(slots=True)
-class Totals:
-    """Counters since the first Frame. What is said of blocks and slots is of steps, as in StepView."""
+class Totals(RunTotals):
+    """What a fold of every block and queue counts besides. `group_tokens` are what each group of requests was given:
+    prompts that were admitted, each once, and output; groups are in the order in which they came.
+    """
 
-    arrived: int = 0
-    first_arrival: float | None = None  # engine seconds
-    sequences: int = 0  # of the requests that arrived
-    prompt_tokens: int = 0  # likewise; a prompt of several samples counts once
-    preempted_requests: int = 0
-    refused: int = 0
-    finished: Counter[str] = field(default_factory=Counter)
-    preemptions: int = 0
-    tokens_computed: int = 0
-    tokens_recomputed: int = 0  # of these, what the same sequence had computed or found before
-    tokens_lost: int = 0
-    output_tokens: int = 0
-    peak_used: int = 0  # blocks
-    peak_share: float = 0.0  # of the pool, as large as it was then
-    kv_seconds: float = 0.0  # share of the pool that was held, integrated over time
     held_slots: int = 0  # of the blocks held, summed over steps
     filled_slots: int = 0  # of these, those with K/V
     peak_running: int = 0  # requests
     peak_sequences: int = 0  # of running requests
-    steps: int = 0
-    failures: int = 0
-    deadline_misses: int = 0  # told so; a time-out is none
-    looked_up_tokens: int = 0  # by first admissions; each counts once
-    hit_tokens: int = 0
-    resumed_hit_tokens: int = 0  # found again after a preemption
-    evictions: int = 0  # blocks
-    copies: int = 0  # on write
-    swapped_out_blocks: int = 0
-    swapped_in_blocks: int = 0
+    group_tokens: dict[str, int] = field(default_factory=dict)

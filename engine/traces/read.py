@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from vtop.engine.errors import BadValue
-from vtop.engine.traces import lines, sharegpt, tables
-from vtop.engine.traces.draft import Draft, jobs_of
-from vtop.engine.traces.lines import MeasuredRequest as MeasuredRequest
+from vtop.engine.traces import rows, sharegpt
 from vtop.engine.traces.recording import recording
-from vtop.engine.traces.source import Place, first_line, json_object
+from vtop.engine.traces.rows import MeasuredRequest as MeasuredRequest
+from vtop.engine.traces.source import Draft, Place, first_line, jobs_of, json_object
 from vtop.engine.workload.jobs import Workload
 
 SHIPPED = {
@@ -47,17 +46,17 @@ def _format(name: str, read: Callable[[Path], Iterator[Draft]], *columns: str) -
 
 # The first whose columns are all there is taken; Bailian's rows have Mooncake's columns too.
 JSON_FORMATS = (
-    _format("qwen-bailian", lines.bailian, "chat_id", "turn", "timestamp", "input_length", "output_length"),
-    _format("mooncake", lines.mooncake, "timestamp", "input_length", "output_length"),
-    _format("vllm-log", lines.vllm_log, "request_id", "input_toks", "output_toks", "arrival_time"),
+    _format("qwen-bailian", rows.bailian, "chat_id", "turn", "timestamp", "input_length", "output_length"),
+    _format("mooncake", rows.mooncake, "timestamp", "input_length", "output_length"),
+    _format("vllm-log", rows.vllm_log, "request_id", "input_toks", "output_toks", "arrival_time"),
     _format("sharegpt", sharegpt.sharegpt, "conversations"),
     _format("sharegpt", sharegpt.sharegpt, "messages"),
     _format("vtop-recording", recording, "schema", "engine_time", "num_blocks"),
 )
 TABLE_FORMATS = (
-    _format("azure", tables.azure, "TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-    _format("burstgpt", tables.burstgpt, "Timestamp", "Request tokens", "Response tokens"),
-    _format("vidur", tables.vidur, "num_prefill_tokens", "num_decode_tokens"),
+    _format("azure", rows.azure, "TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    _format("burstgpt", rows.burstgpt, "Timestamp", "Request tokens", "Response tokens"),
+    _format("vidur", rows.vidur, "num_prefill_tokens", "num_decode_tokens"),
 )
 
 
@@ -100,7 +99,7 @@ def read_measured(path: str | os.PathLike[str]) -> list[MeasuredRequest]:
     form = trace_format(path)
     if form.name != "vllm-log":
         raise Place(path).bad(str(path), f"is {form.name}, which has no measured times; use a request log of vLLM")
-    return lines.measured(path)
+    return rows.measured(path)
 
 
 def trace_format(path: Path) -> Format:
@@ -114,7 +113,7 @@ def trace_format(path: Path) -> Format:
     if line[0] == "{":
         found: Any = json_object(place, line)
         return _matching(place, set(found), JSON_FORMATS, "keys")
-    return _matching(place, set(tables.columns(place, line)), TABLE_FORMATS, "columns")
+    return _matching(place, set(rows.columns(place, line)), TABLE_FORMATS, "columns")
 
 
 def _matching(place: Place, columns: set[str], forms: tuple[Format, ...], what: str) -> Format:

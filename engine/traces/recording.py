@@ -9,7 +9,7 @@ from typing import Any
 from vtop.engine import events as ev
 from vtop.engine.events.faults import FAULTS, inconsistent
 from vtop.engine.events.journal import Recording
-from vtop.engine.traces.draft import Draft
+from vtop.engine.traces.source import Draft
 
 _AS_SEEN = frozenset({"stop", "abort"})
 

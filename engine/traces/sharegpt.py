@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from vtop.engine.traces.draft import Draft
 from vtop.engine.traces.source import (
     MAX_LINE,
     MAX_TOKENS,
+    Draft,
     Place,
     first_line,
     json_object,

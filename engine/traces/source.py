@@ -1,4 +1,4 @@
-"""A trace file as numbered lines, and rows whose columns are checked: what every reader of a format shares.
+"""A trace file as numbered lines, rows whose columns are checked, and the requests made of them: what readers share.
 
 Traces come from strangers: a line, a number and an id have bounds, a file is read line by line, and every error names
 the place in one line.
@@ -13,9 +13,10 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,12 +25,15 @@ import msgspec
 from vtop.engine import user_files
 from vtop.engine.errors import BadValue
 from vtop.engine.user_files import GZIP_MAGIC, CountedReader
+from vtop.engine.workload.jobs import Job
 
 A_TRACE = "a file with a trace"
 MAX_LINE = 1 << 24  # bytes
 MAX_TOKENS = 10_000_000  # of one prompt or output; models take far fewer
 MAX_SECONDS = 1e15  # a wall clock in milliseconds fits
 MAX_ID = 200  # characters
+NO_OUTPUT = "no output tokens (failed)"
+NO_PROMPT = "no prompt tokens"
 _CHUNK = 1 << 16
 _WHOLE = re.compile(r"[0-9]{1,18}(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -169,3 +173,60 @@ class Row:
         if isinstance(value, bool) or not isinstance(value, str | int) or not 0 < len(str(value)) <= MAX_ID:
             raise self.place.bad(value, f"is no id; use a text of 1 to {MAX_ID} characters or a number", column)
         return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One request as a reader finds it. `at` is seconds on the clock of the trace; `id` may be None or used before."""
+
+    at: float
+    prompt_tokens: int
+    output_tokens: int
+    id: str | None = None
+    prefix: tuple[tuple[str, int], ...] = ()
+    more: dict[str, Any] = field(default_factory=dict)  # further fields of Job
+
+
+def jobs_of(drafts: Iterable[Draft], limit: int | None, left_out: Counter[str]) -> tuple[Job, ...]:
+    """The first `limit` usable drafts as jobs by arrival, the first at 0 s. Others are counted in `left_out` by reason.
+
+    Ids are those of the trace, or the position in it; one that comes again gets a number.
+    """
+    taken = list(_usable(drafts, limit, left_out))
+    start = min((draft.at for draft in taken), default=0.0)
+    used: Counter[str] = Counter()
+    jobs = []
+    for position, draft in enumerate(taken):
+        jobs.append(
+            Job(
+                id=_fresh(draft.id or str(position), used),
+                at=draft.at - start,
+                prompt_tokens=draft.prompt_tokens,
+                output_tokens=draft.output_tokens,
+                prefix=draft.prefix,
+                **draft.more,
+            )
+        )
+    return tuple(sorted(jobs, key=lambda job: job.at))
+
+
+def _usable(drafts: Iterable[Draft], limit: int | None, left_out: Counter[str]) -> Iterator[Draft]:
+    left = limit
+    for draft in drafts:
+        if draft.output_tokens < 1:
+            left_out[NO_OUTPUT] += 1
+        elif draft.prompt_tokens < 1:
+            left_out[NO_PROMPT] += 1
+        else:
+            yield draft
+            if left is not None and (left := left - 1) == 0:  # before the next row is read, which may be bad
+                return
+
+
+def _fresh(name: str, used: Counter[str]) -> str:
+    fresh = name
+    while used[fresh]:
+        used[name] += 1
+        fresh = f"{name}#{used[name]}"
+    used[fresh] = 1
+    return fresh

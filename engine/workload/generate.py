@@ -10,209 +10,24 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from vtop.engine.errors import BadValue
+from vtop.engine.workload.distributions import (
+    ClosedLoop,
+    Fixed,
+    Lengths,
+    Lognormal,
+    OpenArrivals,
+    Poisson,
+    check_count,
+    check_not_negative,
+    check_positive,
+)
 from vtop.engine.workload.jobs import Job, Workload
 
 T = TypeVar("T")
 Mix = Sequence[tuple[T, float]]  # values with their shares; shares need not sum to 1
-
-
-# --- arrivals --------------------------------------------------------------------------------------------------
-
-
-class OpenArrivals(Protocol):
-    """Arrivals that do not wait for answers, as a rate over time."""
-
-    def time(self, mass: float) -> float:
-        """Seconds from the start by which `mass` requests are expected; infinite when the rate ends before."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Poisson:
-    """`rate` requests a second, independent of each other."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        _positive("rate", self.rate, "requests a second")
-
-    def time(self, mass: float) -> float:
-        return mass / self.rate
-
-
-@dataclass(frozen=True, slots=True)
-class Bursts:
-    """`rate` requests a second for `on` seconds, then `quiet_rate` for `off` seconds, over and over."""
-
-    rate: float
-    on: float
-    off: float
-    quiet_rate: float = 0.0
-
-    def __post_init__(self) -> None:
-        _positive("rate", self.rate, "requests a second")
-        _positive("on", self.on, "seconds")
-        _positive("off", self.off, "seconds")
-        _not_negative("quiet_rate", self.quiet_rate, "requests a second")
-
-    def time(self, mass: float) -> float:
-        loud, quiet = self.rate * self.on, self.quiet_rate * self.off
-        cycles, rest = divmod(mass, loud + quiet)
-        inside = rest / self.rate if rest <= loud else self.on + (rest - loud) / self.quiet_rate
-        return cycles * (self.on + self.off) + inside
-
-
-@dataclass(frozen=True, slots=True)
-class Ramp:
-    """From `start` to `end` requests a second in `seconds`, and on at `end`."""
-
-    start: float
-    end: float
-    seconds: float
-
-    def __post_init__(self) -> None:
-        _not_negative("start", self.start, "requests a second")
-        _not_negative("end", self.end, "requests a second")
-        _positive("seconds", self.seconds, "seconds")
-        if self.start == self.end == 0:
-            raise BadValue("end", self.end, "start or end must be more than 0, or nothing arrives")
-
-    def time(self, mass: float) -> float:
-        over = mass - (self.start + self.end) / 2 * self.seconds
-        if over > 0:
-            return self.seconds + over / self.end if self.end else math.inf
-        slope = (self.end - self.start) / self.seconds
-        # start·t + slope·t²/2 = mass, in the form that stands slope 0; rounding may take the root below 0 at the end
-        return 2 * mass / (self.start + math.sqrt(max(0.0, self.start**2 + 2 * slope * mass))) if mass else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
-    """`clients` that each send the next request `think` seconds (on average) after the end of the one before."""
-
-    clients: int
-    think: float = 0.0
-
-    def __post_init__(self) -> None:
-        _count("clients", self.clients)
-        _not_negative("think", self.think, "seconds")
-
-
-# --- lengths ---------------------------------------------------------------------------------------------------
-
-
-class Lengths(Protocol):
-    """A distribution of numbers of tokens (or turns)."""
-
-    @property
-    def mean(self) -> float:
-        """What is drawn on average."""
-        ...
-
-    def draw(self, rng: random.Random) -> int:
-        """One of them, at least 1."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Always `value`."""
-
-    value: int
-
-    def __post_init__(self) -> None:
-        _count("value", self.value)
-
-    @property
-    def mean(self) -> float:
-        return float(self.value)
-
-    def draw(self, rng: random.Random) -> int:
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """From `low` to `high`, both included."""
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        _range(self.low, self.high)
-
-    @property
-    def mean(self) -> float:
-        return (self.low + self.high) / 2
-
-    def draw(self, rng: random.Random) -> int:
-        return rng.randint(self.low, self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class Lognormal:
-    """Half are below `median`; `sigma` is the deviation of the logarithm. Cut to `low` and `high`."""
-
-    median: float
-    sigma: float
-    low: int = 1
-    high: int = 1_000_000
-
-    def __post_init__(self) -> None:
-        _positive("median", self.median, "tokens")
-        _not_negative("sigma", self.sigma, "of the logarithm")
-        _range(self.low, self.high)
-
-    @property
-    def mean(self) -> float:
-        """Rounded and cut as what is drawn: low + the sum of P(drawn > k), in strides where k is large."""
-        found, k = float(self.low), self.low
-        while k < self.high:
-            stride = min(self.high - k, max(1, k // 1000))
-            found += stride * self._exceeds(k + stride / 2)
-            k += stride
-        return found
-
-    def _exceeds(self, value: float) -> float:
-        above = math.log(value / self.median)
-        if not self.sigma:
-            return float(above < 0)
-        return 0.5 * math.erfc(above / (self.sigma * math.sqrt(2)))
-
-    def draw(self, rng: random.Random) -> int:
-        exponent = min(700.0, math.log(self.median) + self.sigma * rng.gauss())
-        return min(self.high, max(self.low, round(math.exp(exponent))))
-
-
-@dataclass(frozen=True, slots=True)
-class Empirical:
-    """One of `values`, all equally likely."""
-
-    values: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.values:
-            raise BadValue("values", self.values, "give at least one length")
-        for value in self.values:
-            _count("values", value)
-
-    @property
-    def mean(self) -> float:
-        return sum(self.values) / len(self.values)
-
-    def draw(self, rng: random.Random) -> int:
-        return rng.choice(self.values)
-
-
-def lengths_of(workload: Workload) -> tuple[tuple[int, int], ...]:
-    """(prompt, output) tokens of every job: `pairs` of a WorkloadSpec that is like a trace."""
-    return tuple((job.prompt_tokens, job.output_tokens) for job in workload.jobs)
-
-
-# --- the whole -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +40,8 @@ class Prefixes:
     in_turn: bool = False
 
     def __post_init__(self) -> None:
-        _count("count", self.count)
-        _count("tokens", self.tokens)
+        check_count("count", self.count)
+        check_count("tokens", self.tokens)
         if not 0 <= self.share <= 1:
             raise BadValue("share", self.share, "use a number from 0 to 1")
 
@@ -235,12 +50,11 @@ class Prefixes:
 class WorkloadSpec:
     """What a workload is made of; `generate` draws it. Mixes are (value, share) pairs. Raises BadValue.
 
-    `requests` are jobs in all, turns counted; with `seconds`, sessions that would start later are left out. `pairs` are
-    (prompt, output) tokens to draw together, instead of `prompt` and `output`. A session has `turns` requests: each
-    arrives `think` seconds (on average) after the end of the one before, and its prompt is the conversation so far and
-    `prompt` new tokens; a prefix comes on top too. Rates are of requests: sessions begin as much more rarely as they
-    have turns on average. `deadlines` and `timeouts` are seconds from arrival; `samples` are n. With `expected_error`,
-    jobs say how many output tokens they expect, wrong by a lognormal factor of that sigma.
+    `requests` are jobs in all, turns counted; with `seconds`, sessions that would start later are left out. A session
+    has `turns` requests: each arrives `think` seconds (on average) after the end of the one before, and its prompt is
+    the conversation so far and `prompt` new tokens; a prefix comes on top too. Rates are of requests: sessions begin as
+    much more rarely as they have turns on average. `deadlines` and `timeouts` are seconds from arrival; `samples` are
+    n. With `expected_error`, jobs say how many output tokens they expect, wrong by a lognormal factor of that sigma.
     """
 
     name: str = "generated"
@@ -249,7 +63,6 @@ class WorkloadSpec:
     arrivals: OpenArrivals | ClosedLoop = field(default_factory=lambda: Poisson(1.0))
     prompt: Lengths = field(default_factory=lambda: Lognormal(200, 0.8, high=4096))
     output: Lengths = field(default_factory=lambda: Lognormal(100, 0.8, high=2048))
-    pairs: Sequence[tuple[int, int]] | None = None
     turns: Lengths = field(default_factory=lambda: Fixed(1))
     think: float = 0.0
     prefixes: Prefixes | None = None
@@ -262,28 +75,22 @@ class WorkloadSpec:
     expected_error: float | None = None
 
     def __post_init__(self) -> None:
-        _count("requests", self.requests)
+        check_count("requests", self.requests)
         if self.seconds is not None:
-            _positive("seconds", self.seconds, "seconds")
-        _not_negative("think", self.think, "seconds")
-        if self.pairs is not None:
-            if not self.pairs:
-                raise BadValue("pairs", self.pairs, "give at least one (prompt, output), or leave it out")
-            for pair in self.pairs:
-                if len(pair) != 2 or min(pair) < 1:
-                    raise BadValue("pairs", pair, "use (prompt, output) of 1 token or more")
+            check_positive("seconds", self.seconds, "seconds")
+        check_not_negative("think", self.think, "seconds")
         for name in ("groups", "priorities", "deadlines", "timeouts", "samples", "beams"):
             _mix(name, getattr(self, name))
         for name in ("deadlines", "timeouts"):
             for value, _ in getattr(self, name):
                 if value is not None:
-                    _positive(name, value, "seconds from arrival")
+                    check_positive(name, value, "seconds from arrival")
         for name in ("samples", "beams"):
             for value, _ in getattr(self, name):
                 if value is not None:
-                    _count(name, value)
+                    check_count(name, value)
         if self.expected_error is not None:
-            _not_negative("expected_error", self.expected_error, "of the logarithm")
+            check_not_negative("expected_error", self.expected_error, "of the logarithm")
 
 
 def generate(spec: WorkloadSpec, seed: int = 0) -> Workload:
@@ -379,8 +186,6 @@ class _Sessions:
 
     def _lengths(self) -> tuple[int, int]:
         rng = self._rng["lengths"]
-        if self.spec.pairs is not None:
-            return rng.choice(self.spec.pairs)
         return self.spec.prompt.draw(rng), self.spec.output.draw(rng)
 
     def _chosen(self, mix: str) -> Any:
@@ -411,30 +216,6 @@ _MIXES = {  # of a WorkloadSpec -> the field of Job; groups and priorities are t
 
 def _stream(seed: int, aspect: str) -> random.Random:
     return random.Random(f"{seed}/{aspect}")
-
-
-# --- checks ----------------------------------------------------------------------------------------------------
-
-
-def _positive(name: str, value: float, unit: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise BadValue(name, value, f"use more than 0 ({unit})")
-
-
-def _not_negative(name: str, value: float, unit: str) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise BadValue(name, value, f"use 0 or more ({unit})")
-
-
-def _count(name: str, value: int) -> None:
-    if value < 1:
-        raise BadValue(name, value, "use 1 or more")
-
-
-def _range(low: int, high: int) -> None:
-    _count("low", low)
-    if high < low:
-        raise BadValue("high", high, f"use at least low ({low})")
 
 
 def _mix(name: str, mix: Mix[Any]) -> None:

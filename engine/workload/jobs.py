@@ -1,10 +1,11 @@
-"""Workloads: the requests of a simulated or replayed run, as plain data, and the token ids of their prompts."""
+"""Workloads: the requests of a simulated or replayed run, as plain data, and made-up token ids of their prompts."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from vtop.engine.errors import BadValue
 from vtop.engine.fields import MOST_COUNT, check
 
 FIRST_ID = 3  # below it are the special tokens of most vocabularies
+_VOCABULARY = 32_000  # where there is no model
+_CHARACTERS = 4  # of a made-up token; about what English takes
 MAX_VOCABULARY = 2**31 - 1
 MOST_TOKENS = MOST_COUNT  # of one prompt or output, and of what shapes it; far above what any model takes
 MOST_SCALE = 1000
@@ -178,7 +181,7 @@ def _rounded(tokens: int, length: float) -> int:
     return math.floor(tokens * length + 0.5)
 
 
-def prompt_ids(job: Job, vocab_size: int = 32000) -> list[int]:
+def prompt_ids(job: Job, vocab_size: int = _VOCABULARY) -> list[int]:
     """Token ids of a job's prompt, each at least 3 and below `vocab_size`.
 
     Every piece of the prefix gives its own reproducible run of ids, which depends on the names of the chain up to it; a
@@ -213,3 +216,17 @@ def _run(seed: bytes, tokens: int, vocab_size: int) -> NDArray[np.uint32]:
     # an extendable hash: faster to start than a numpy Generator, and the same in every version of numpy
     words = np.frombuffer(hashlib.shake_128(seed).digest(4 * tokens), dtype="<u4")
     return words % np.uint32(vocab_size - FIRST_ID) + np.uint32(FIRST_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUpIds:
+    input_ids: list[int]
+
+
+class MadeUpTokenizer:
+    """A tokenizer for simulations, which have none: four characters are a token, equal beginnings give equal ids."""
+
+    def __call__(self, text: str) -> MadeUpIds:
+        pieces = (text[at : at + _CHARACTERS] for at in range(0, len(text), _CHARACTERS))
+        span = _VOCABULARY - FIRST_ID
+        return MadeUpIds([FIRST_ID + zlib.crc32(p.encode("utf-8", "surrogatepass")) % span for p in pieces])

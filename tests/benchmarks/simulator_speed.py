@@ -20,7 +20,8 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.sim.cards import find_card
 from vtop.engine.sim.simulator import Simulation, simulate
 from vtop.engine.traces.read import read_trace, shipped_trace
-from vtop.engine.workload.generate import Fixed, Poisson, Uniform, WorkloadSpec, generate
+from vtop.engine.workload.distributions import Fixed, Poisson, Uniform
+from vtop.engine.workload.generate import WorkloadSpec, generate
 from vtop.engine.workload.jobs import Workload
 
 
@@ -70,10 +71,10 @@ def report(name: str, simulation: Simulation) -> None:
     started = time.perf_counter()
     result = simulate(simulation)
     wall = time.perf_counter() - started
-    counts, requests = result.ledger.counts, len(simulation.workload.jobs)
-    running = counts.output / max(1, counts.steps)
+    totals, requests = result.ledger.totals, len(simulation.workload.jobs)
+    running = totals.output_tokens / max(1, totals.steps)
     print(
-        f"{name:<34}{requests:>10,}{counts.steps:>10,}{running:>9,.0f}{wall:>9.1f}{counts.steps / wall:>10,.0f}"
+        f"{name:<34}{requests:>10,}{totals.steps:>10,}{running:>9,.0f}{wall:>9.1f}{totals.steps / wall:>10,.0f}"
         f"{requests / wall:>9,.0f}{memory() - before:>8,.0f}",
         flush=True,
     )

@@ -17,7 +17,7 @@ from vtop.engine.clock import SUSPENDED_AFTER, ManualClock, MonotonicClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.request import SamplingParams
 from vtop.engine.state.fold import EngineState
-from vtop.engine.state.metrics import summarise
+from vtop.engine.state.measures import summarise
 from vtop.engine.thread import EngineThread
 from vtop.engine.workload.engine import WorkloadEngine
 from vtop.engine.workload.jobs import Job, Workload

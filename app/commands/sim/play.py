@@ -19,7 +19,7 @@ from vtop.engine.scenarios.scenario import Scenario, Variant, find_scenario
 from vtop.engine.sim.cards import Card
 from vtop.engine.sim.simulator import Simulation, build
 from vtop.engine.workload.engine import WorkloadEngine
-from vtop.engine.workload.tokens import MadeUpTokenizer
+from vtop.engine.workload.jobs import MadeUpTokenizer
 
 MACHINE = (
     "model", "device", "dtype", "seed", "cpu_threads", "attention_backend", "gpu_memory_utilization",

@@ -18,11 +18,11 @@ from vtop.app.settings import Settings
 from vtop.app.terminal.printing import CleanConsole, progress_console, put
 from vtop.app.terminal.safe_text import clean
 from vtop.engine.scenarios.check import Verdict
-from vtop.engine.scenarios.run import ScenarioRun, run_scenario
-from vtop.engine.scenarios.scenario import Scenario, find_scenario
+from vtop.engine.scenarios.run import ScenarioRun
+from vtop.engine.scenarios.scenario import Scenario, find_scenario, run_scenario
 from vtop.engine.sim.cards import Card, find_card
 from vtop.engine.sim.compare import Outcome, rows
-from vtop.engine.sim.measures import Limits, measures
+from vtop.engine.state.measures import Limits, measures
 
 FAILED = 1
 
@@ -59,9 +59,9 @@ def _with(scenario: Scenario, given: dict[str, Any]) -> Scenario:
 
 
 def _outcome(scenario: Scenario, run: ScenarioRun, bounds: Limits) -> Outcome:
-    ledger, seed = run.ledger, scenario.config(run.variant).seed
-    found, steps = measures(ledger, bounds), ledger.counts.steps
-    return Outcome(run.variant.name, None, seed, found, math.nan, steps, None, ledger.notes, ledger.refusals)
+    ledger, seed = run.ledger, scenario.config(scenario.variant(run.variant)).seed
+    found, steps = measures(ledger, bounds), ledger.totals.steps
+    return Outcome(run.variant, None, seed, found, math.nan, steps, None, ledger.notes, ledger.refusals)
 
 
 def _print(console: Console, scenario: Scenario, card: Card, outcomes: list[Outcome], verdicts: list[Verdict]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from vtop.engine.errors import BadValue
-from vtop.engine.workload.generate import (
+from vtop.engine.workload.distributions import (
     Bursts,
     ClosedLoop,
     Fixed,
@@ -15,10 +15,10 @@ from vtop.engine.workload.generate import (
     Lognormal,
     OpenArrivals,
     Poisson,
-    Prefixes,
     Ramp,
     Uniform,
 )
+from vtop.engine.workload.generate import Prefixes
 from vtop.engine.workload.jobs import MOST_SCALE
 
 MOST_TOKENS = 10_000_000  # of a prompt or an output

@@ -17,11 +17,12 @@ from vtop.engine.policies import make_policy
 from vtop.engine.sim.cards import Card, card_names, find_card
 from vtop.engine.sim.compare import Case
 from vtop.engine.sim.cost_model import CostModel, StepLoad
-from vtop.engine.sim.measures import Limits
 from vtop.engine.sim.policy_choice import PolicyChoice, parse_policies
 from vtop.engine.sim.simulator import Simulation, device_blocks
+from vtop.engine.state.measures import Limits
 from vtop.engine.traces.read import SHIPPED, open_trace, shipped_trace
-from vtop.engine.workload.generate import ClosedLoop, WorkloadSpec, generate
+from vtop.engine.workload.distributions import ClosedLoop
+from vtop.engine.workload.generate import WorkloadSpec, generate
 from vtop.engine.workload.jobs import Job, Workload
 
 DEFAULT_RATE = 4.0

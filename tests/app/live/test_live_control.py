@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.app.live.service import Service
 from vtop.app.screens.dialogs import option_form
 from vtop.app.screens.form import FormScreen
 from vtop.engine import commands as cmd
@@ -118,14 +117,10 @@ async def test_one_group_has_no_bars() -> None:
         assert not app.overview.service.display
 
 
-def test_service_counts_prompts_once_and_output() -> None:
+def test_groups_are_counted_prompts_once_and_output() -> None:
     feed = two_groups()
     feed.audited.run()
-    service = Service()
-    for frame in feed.audited.frames:
-        service.take(frame)
-    assert service.tokens == {"[/]alpha": 3 * 40, "beta": 3 * 60}
-    assert service.still().tokens == service.tokens and not service._alive
+    assert feed.audited.state.totals.group_tokens == {"[/]alpha": 3 * 40, "beta": 3 * 60}
 
 
 async def test_samples_are_seen_in_the_details_and_the_log() -> None:

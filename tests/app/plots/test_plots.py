@@ -21,7 +21,7 @@ from vtop.app.plots.style import drawing
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.sim.compare import Curves, Outcome, run_cases
-from vtop.engine.sim.records import RequestRecord, Sample
+from vtop.engine.state.records import RequestRecord, Sample
 
 ALL = ["latency.png", "latency.svg", "cdf.png", "timeline.png", "gantt.png", "service.png", "pareto.png"]
 NASTY = r"$\frac{_x^2$ a_b$"
@@ -130,7 +130,7 @@ def test_missing_matplotlib_and_bad_folders(tmp_path: Path, monkeypatch: pytest.
 
 
 def record(number: int, arrival: float, admitted: float, ended: float, group: str = "A") -> RequestRecord:
-    return RequestRecord(str(number), number, arrival, 8, group, 0, 1, admitted=admitted, ended=ended)
+    return RequestRecord(str(number), number, arrival, 8, group, 0, 1, first_scheduled=admitted, ended=ended)
 
 
 def test_the_knee_is_where_the_backlog_grows() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from vtop.app.live.service import Service
 from vtop.app.live.view import View
 from vtop.app.widgets.header_bar import HeaderBar
 from vtop.app.widgets.service_bars import MOST_ROWS, ServiceBars
@@ -70,12 +69,9 @@ async def test_why_says_what_must_be_free_for_a_swapped_one() -> None:
 @pytest.mark.parametrize("ascii", [False, True])
 async def test_bars_are_exact(width: int, height: int, ascii: bool) -> None:
     frames = story()
-    service = Service()
-    for frame in frames.made:
-        service.take(frame)
     for number in range(4):
-        service.tokens[f"more{number}"] = number * 10**number
-    view = View(state=frames.state, ascii=ascii, service=service)
+        frames.state.totals.group_tokens[f"more{number}"] = number * 10**number
+    view = View(state=frames.state, ascii=ascii)
     async with mounted(ServiceBars(), view, width, rows=height) as pilot:
         lines = assert_exact(pilot.app.widget)  # type: ignore[attr-defined]
         assert len(lines) == height and (not ascii or all(line.isascii() for line in lines))

@@ -11,8 +11,8 @@ import pytest
 from vtop.engine import events as ev
 from vtop.engine.beam import BeamSearch
 from vtop.engine.events.journal import Recorder, Recording
-from vtop.engine.sim.ledger import Ledger
 from vtop.engine.state.fold import EngineState
+from vtop.engine.state.ledger import Ledger
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import likeliest
 

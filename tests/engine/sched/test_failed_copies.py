@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vtop.engine import events as ev
-from vtop.engine.sim.ledger import Ledger
+from vtop.engine.state.ledger import Ledger
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor, expected_output
 
@@ -52,9 +52,9 @@ def test_whoever_is_not_in_the_batch_ends_with_its_own_tokens(
             assert engine.finish_reason(name) == "length" and given == expected
     lost = engine.events(ev.SwapOutFailed)
     assert [e.id for e in lost] == ([engine.events(ev.SwappedOut)[0].id] if kind is ev.SwappedOut else [])
-    assert engine.state.totals.tokens_lost == sum(e.tokens_lost for e in lost) == ledger.counts.lost
+    assert engine.state.totals.tokens_lost == sum(e.tokens_lost for e in lost) == ledger.totals.tokens_lost
     assert (kind is ev.SwappedOut) == (engine.state.totals.tokens_lost > 0)
-    assert engine.state.host_used == 0 and ledger.waiting == ledger.running == ledger.counts.failed_steps - 1 == 0
+    assert engine.state.host_used == 0 and ledger.waiting == ledger.running == ledger.totals.failures - 1 == 0
 
 
 def test_who_was_not_saved_waits_and_says_so() -> None:

@@ -15,11 +15,9 @@ from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.events.journal import Recorder, Recording
-from vtop.engine.sim.calibrate import HELD_OUT_EVERY, calibrate, fit
+from vtop.engine.sim.calibrate import HELD_OUT_EVERY, Kind, StepSample, calibrate, fit, nonnegative, step_samples
 from vtop.engine.sim.cards import Card, find_card
 from vtop.engine.sim.cost_model import HingeCost, StepLoad
-from vtop.engine.sim.least_squares import nonnegative
-from vtop.engine.sim.samples import Kind, StepSample, step_samples
 from vtop.engine.sim.shapes import model_shape
 from vtop.engine.sim.simulator import Simulation, build
 from vtop.engine.workload.jobs import Job, Workload

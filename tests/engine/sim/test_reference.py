@@ -18,8 +18,9 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.events.journal import Recorder
 from vtop.engine.sim.cards import find_card, scaled
-from vtop.engine.sim.reference import Line, Pair, Replay, Report, Times, against_pair, check, reference_pair
+from vtop.engine.sim.reference import Line, Pair, Replay, Report, against_pair, check, reference_pair
 from vtop.engine.sim.simulator import Simulation, build, simulate
+from vtop.engine.state.records import RequestRecord
 from vtop.engine.traces.read import read_trace
 from vtop.engine.workload.jobs import Job, Workload
 
@@ -133,7 +134,7 @@ def _log(path: Path, workload: Workload, config: EngineConfig, ids: str = "") ->
     result = simulate(Simulation(workload, config, find_card("rtx4090")))
     rows = []
     for record in result.ledger.records:
-        assert record.admitted is not None and record.first_token is not None and record.last_token is not None
+        assert record.first_scheduled is not None and record.first_token is not None and record.last_token is not None
         rows.append(
             {
                 "request_id": ids + record.id,
@@ -141,7 +142,7 @@ def _log(path: Path, workload: Workload, config: EngineConfig, ids: str = "") ->
                 "output_toks": record.output_tokens,
                 "arrival_time": 1.7e9 + record.arrival,
                 "queued_ts": 50.0 + record.arrival,
-                "scheduled_ts": 50.0 + record.admitted,
+                "scheduled_ts": 50.0 + record.first_scheduled,
                 "first_token_ts": 50.0 + record.first_token,
                 "last_token_ts": 50.0 + record.last_token,
             }
@@ -185,8 +186,8 @@ def test_both_sides_are_of_the_same_requests(tmp_path: Path, capsys: pytest.Capt
     log = _log(tmp_path / "log.jsonl", _workload(), config)
     whole = against_pair(_workload(), log, find_card("rtx4090"), config)
     assert check(whole).plain.left_out == {}
-    slow = sorted(whole.measured, key=lambda i: whole.measured[i].e2e)[-2:]
-    measured = {i: replace(t, e2e=t.e2e + 100) if i in slow else t for i, t in whole.measured.items()}
+    slow = sorted(whole.measured, key=lambda i: whole.measured[i].e2e or 0.0)[-2:]
+    measured = {i: replace(r, ended=(r.ended or 0.0) + 100) if i in slow else r for i, r in whole.measured.items()}
     jobs = tuple(replace(job, prompt_tokens=10**6) if job.id in slow else job for job in _workload().jobs)
     simulation = replace(whole.simulation, workload=Workload("made", jobs))
     pair = replace(whole, measured=measured, simulation=simulation, bound=0.3, calibrated_bound=0.3)
@@ -206,11 +207,19 @@ def test_a_few_may_be_left_out() -> None:
     assert not replace(replay, left_out={}, troubles=("a policy failed",)).ok
 
 
+def lasting(seconds: float) -> RequestRecord:
+    """Measured: two tokens, or only one, that all came so many seconds after the request."""
+    return RequestRecord(
+        "r", 0, 0.0, 200, "default", 0, 1, first_token=seconds, last_token=seconds, ended=seconds,
+        output_tokens=1 if seconds else 2,
+    )  # fmt: skip
+
+
 def test_a_metric_that_is_nowhere_has_no_line() -> None:
     """Outputs of one token have no TPOT; the scale is then fitted by e2e."""
     jobs = tuple(Job(f"r{i}", i * 0.5, 200, 1) for i in range(8))
     simulation = Simulation(Workload("ones", jobs), EngineConfig(**OPTIONS), find_card("rtx4090"))
-    pair = Pair("ones", simulation, {job.id: Times(0.05, None, 0.05) for job in jobs}, "made up", bound=None)
+    pair = Pair("ones", simulation, {job.id: lasting(0.05) for job in jobs}, "made up", bound=None)
     report = check(pair)
     assert {line.metric for line in report.plain.lines} == {"ttft", "e2e"}
     assert report.fitted is not None and abs(report.fitted.lines[0].error) < 0.01
@@ -221,6 +230,6 @@ def test_a_metric_that_is_nowhere_has_no_line() -> None:
 def test_tokens_that_took_no_time_give_no_scale() -> None:
     workload = _workload(4)
     simulation = Simulation(workload, EngineConfig(**OPTIONS), find_card("rtx4090"))
-    pair = Pair("zero", simulation, {job.id: Times(0.0, 0.0, 0.0) for job in workload.jobs}, "made up")
+    pair = Pair("zero", simulation, {job.id: lasting(0.0) for job in workload.jobs}, "made up")
     with pytest.raises(BadValue, match="give a run whose tokens take time"):
         check(pair)

@@ -16,12 +16,12 @@ from vtop.engine.events import BlocksFreed, Forked, Frame, Note, PrefixLookup, S
 from vtop.engine.policies import POLICIES
 from vtop.engine.sim.cards import find_card
 from vtop.engine.sim.compare import Case, mean_and_half_width, rows, run_cases, student_t
-from vtop.engine.sim.gaps import GapHistogram
-from vtop.engine.sim.measures import jain, measures, overtakings
 from vtop.engine.sim.policy_choice import parse_policies
 from vtop.engine.sim.simulator import Simulation, simulate
-from vtop.engine.state.metrics import percentile
-from vtop.engine.workload.generate import ClosedLoop, Fixed, Poisson, Prefixes, WorkloadSpec, generate
+from vtop.engine.state.measures import jain, measures, overtakings, percentile
+from vtop.engine.state.records import GapHistogram
+from vtop.engine.workload.distributions import ClosedLoop, Fixed, Poisson
+from vtop.engine.workload.generate import Prefixes, WorkloadSpec, generate
 from vtop.engine.workload.jobs import Job, Workload
 
 CARD = find_card("rtx4090")
@@ -75,15 +75,15 @@ def test_first_token_end_and_gaps_through_a_preemption() -> None:
         )
     )
     ledger = result.ledger
-    assert ledger.counts.preemptions > 0
+    assert ledger.totals.preemptions > 0
     for record in ledger.records:
         gaps = ledger.gaps_of[record.id]
         assert len(gaps) == 59
         assert math.fsum(gaps) == pytest.approx(record.last_token - record.first_token)
         assert record.tpot == pytest.approx(math.fsum(gaps) / 59)
         assert record.e2e == pytest.approx(record.ttft + math.fsum(gaps))
-    assert ledger.counts.output == sum(r.output_tokens for r in ledger.records) == 120
-    assert ledger.counts.lost == sum(r.tokens_lost for r in ledger.records)
+    assert ledger.totals.output_tokens == sum(r.output_tokens for r in ledger.records) == 120
+    assert ledger.totals.tokens_lost == sum(r.tokens_lost for r in ledger.records)
 
 
 def test_time_goes_forward_and_nothing_happens_before_it_arrives() -> None:
@@ -96,7 +96,7 @@ def test_time_goes_forward_and_nothing_happens_before_it_arrives() -> None:
     assert times == sorted(times)
     for job, record in zip(workload.jobs, result.ledger.records, strict=True):
         assert record.id == job.id and record.arrival == pytest.approx(job.at)
-        assert record.arrival <= record.admitted < record.first_token <= record.last_token <= record.ended
+        assert record.arrival <= record.first_scheduled < record.first_token <= record.last_token <= record.ended
 
 
 def test_one_request_alone_takes_what_the_card_says() -> None:
@@ -124,7 +124,7 @@ def test_a_closed_loop_never_has_more_requests_than_clients() -> None:
 def test_time_outs_come_although_nothing_can_be_computed() -> None:
     jobs = (Job("big", 0.0, 900, 50), Job("waits", 0.1, 900, 5, timeout=0.4))
     result = run(Workload("blocked", jobs))
-    assert {r.id: r.reason for r in result.ledger.records} == {"big": "length", "waits": "timeout"}
+    assert {r.id: r.finish_reason for r in result.ledger.records} == {"big": "length", "waits": "timeout"}
     assert result.ledger.records[1].ended == pytest.approx(0.5, abs=0.05)
 
 
@@ -137,7 +137,7 @@ def test_until_ends_a_run() -> None:
 def test_a_job_that_never_fits_is_refused_and_what_follows_it_comes() -> None:
     jobs = (Job("huge", 0.0, 5000, 5), Job("next", 0.5, 20, 5, after="huge"))
     result = run(Workload("refused", jobs))
-    assert result.ledger.outcomes == {"refused": 1, "length": 1}
+    assert result.ledger.totals.outcomes == {"refused": 1, "length": 1}
     found = result.measures()
     assert (found["requests"], found["completed"], found["slo_met"]) == (2, 1, 0.5)
     [(code, refusals)] = result.ledger.refusals.items()
@@ -202,7 +202,7 @@ def test_small_measures() -> None:
     assert mean == 2.0 and half == pytest.approx(4.30 / math.sqrt(3), rel=1e-3)
     result = run(trace(10), scheduling_policy="sjf", max_num_seqs=1)
     passed = overtakings(result.ledger.records)
-    order = sorted(result.ledger.records, key=lambda r: r.admitted)
+    order = sorted(result.ledger.records, key=lambda r: r.first_scheduled)
     for record in result.ledger.records:
         later = [o for o in order[: order.index(record)] if (o.arrival, o.number) > (record.arrival, record.number)]
         assert passed[record.id] == len(later)
@@ -279,7 +279,7 @@ def test_only_deadlines_that_were_given_are_missed() -> None:
 def test_a_time_out_still_orders_by_deadline() -> None:
     jobs = (Job("first", 0.0, 64, 40), Job("late", 0.01, 64, 5, timeout=90.0), Job("soon", 0.02, 64, 5, timeout=9.0))
     records = run(Workload("order", jobs), scheduling_policy="deadline", max_num_seqs=1).ledger.records
-    assert [r.id for r in sorted(records, key=lambda r: r.admitted)] == ["first", "soon", "late"]
+    assert [r.id for r in sorted(records, key=lambda r: r.first_scheduled)] == ["first", "soon", "late"]
 
 
 POLICIES_THAT_FAIL = """
@@ -371,10 +371,10 @@ def test_the_tax_is_tokens_computed_twice(samples: int, beams: int | None, share
     again = Again()
     config = EngineConfig(num_gpu_blocks_override=60, **options)
     result = simulate(Simulation(generate(spec), config, CARD), on_frame=again.look)
-    counts = result.ledger.counts
-    assert counts.recomputed_victims and again.twice > 0
-    assert counts.recomputed == again.twice
-    assert result.measures()["recompute_tax"] == again.twice / counts.computed
+    totals = result.ledger.totals
+    assert totals.preemptions > totals.swaps and again.twice > 0
+    assert totals.tokens_recomputed == again.twice
+    assert result.measures()["recompute_tax"] == again.twice / totals.tokens_computed
     if beams is None:
-        needed = sum(r.prompt_tokens + r.output_tokens - r.samples for r in result.ledger.records) - counts.hit
-        assert counts.computed - needed == again.twice
+        needed = sum(r.prompt_tokens + r.output_tokens - r.samples for r in result.ledger.records) - totals.hit_tokens
+        assert totals.tokens_computed - needed == again.twice

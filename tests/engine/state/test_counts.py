@@ -13,7 +13,7 @@ from vtop.engine.executor import ExecutorRates
 from vtop.engine.request import SamplingParams
 from vtop.engine.sched.preemption import Hybrid, LeastComputed
 from vtop.engine.state.fold import EngineState
-from vtop.engine.state.metrics import summarise
+from vtop.engine.state.measures import summarise
 from vtop_support.engines import AuditedEngine
 
 

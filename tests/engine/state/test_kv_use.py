@@ -7,9 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vtop.engine.executor import StepOutput, StepPlan
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.measures import measures
-from vtop.engine.state.metrics import summarise
+from vtop.engine.state.ledger import Ledger
+from vtop.engine.state.measures import measures, summarise
 from vtop_support.engines import AuditedEngine
 from vtop_support.stub import StubExecutor
 

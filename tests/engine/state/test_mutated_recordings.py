@@ -18,9 +18,9 @@ from vtop.engine import events as ev
 from vtop.engine.errors import BadValue, VtopError
 from vtop.engine.events.faults import InconsistentFrame
 from vtop.engine.events.journal import Recorder, Recording
-from vtop.engine.sim.ledger import Ledger
-from vtop.engine.sim.samples import step_samples
+from vtop.engine.sim.calibrate import step_samples
 from vtop.engine.state.fold import EngineState
+from vtop.engine.state.ledger import Ledger
 from vtop.engine.traces.read import read_trace
 from vtop_support.engines import AuditedEngine
 

@@ -39,8 +39,8 @@ def test_a_step_that_only_preempts_is_followed_by_another_one() -> None:
     ends by capacity, with the 9 tokens that 48 computed ones give each sample.
     """
     result = run(Job("a", 0.0, 40, 60, n=2), **SELF_PREEMPTING)
-    assert result.ledger.outcomes == {"capacity": 1}
-    assert result.ledger.counts.output == 18
+    assert result.ledger.totals.outcomes == {"capacity": 1}
+    assert result.ledger.totals.output_tokens == 18
     assert not result.notes
 
 
@@ -48,8 +48,8 @@ def test_no_time_is_lost_to_a_step_that_only_preempts() -> None:
     """It ends after its tenth step, not when the next request arrives."""
     result = run(Job("a", 0.0, 40, 60, n=2), Job("later", 100.0, 8, 2), **SELF_PREEMPTING)
     first, later = result.ledger.records
-    assert first.reason == "capacity" and first.ended < 1.0
-    assert later.arrival == pytest.approx(100.0) and later.reason == "length"
+    assert first.finish_reason == "capacity" and first.ended < 1.0
+    assert later.arrival == pytest.approx(100.0) and later.finish_reason == "length"
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def nobody_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("nobody_is_scheduled")
 def test_a_deadlock_ends_the_run_with_one_line_and_keeps_what_was_measured() -> None:
     result = run(Job("fine", 0.0, 20, 5), Job("lost", 1.0, 99, 5), num_gpu_blocks_override=64)
-    assert result.ledger.outcomes == {"length": 1}
+    assert result.ledger.totals.outcomes == {"length": 1}
     [note] = result.notes
     assert note.level == "error"
     assert note.text == "deadlock: lost waits, nothing runs and nothing comes; no step would ever change that"
@@ -80,7 +80,7 @@ def test_a_deadlock_ends_the_run_with_one_line_and_keeps_what_was_measured() -> 
 def test_what_will_still_happen_is_waited_for() -> None:
     """A time-out ends what waits in vain: nothing is stuck."""
     result = run(Job("lost", 0.0, 99, 5, timeout=50_000.0), Job("next", 60_000.0, 20, 5), num_gpu_blocks_override=64)
-    assert result.ledger.outcomes == {"timeout": 1, "length": 1}
+    assert result.ledger.totals.outcomes == {"timeout": 1, "length": 1}
     assert not result.notes
 
 

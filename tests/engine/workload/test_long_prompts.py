@@ -59,7 +59,7 @@ def test_no_ids_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload_engine, "prompt_ids", never)
     jobs = tuple(Job(f"j{i}", 0.0, MOST_TOKENS, 1, prefix=(("p", MOST_TOKENS - 1),)) for i in range(1000))
     result = simulate(Simulation(Workload("long", jobs), EngineConfig(num_gpu_blocks_override=8), CARD))
-    assert result.ledger.counts.refused == 1000
+    assert result.ledger.totals.refused == 1000
 
 
 def test_what_comes_after_a_refused_one_comes() -> None:

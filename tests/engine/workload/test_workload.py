@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 
 from vtop.engine.errors import BadValue
-from vtop.engine.workload.generate import (
+from vtop.engine.workload.distributions import (
     Bursts,
     ClosedLoop,
-    Empirical,
     Fixed,
     Lengths,
     Lognormal,
     Poisson,
-    Prefixes,
     Ramp,
     Uniform,
-    WorkloadSpec,
-    generate,
-    lengths_of,
 )
+from vtop.engine.workload.generate import Prefixes, WorkloadSpec, generate
 from vtop.engine.workload.jobs import Job, Workload, prompt_ids
 from vtop_support.work_done import lines_run
 
@@ -157,7 +153,7 @@ def test_ramps_go_from_one_rate_to_the_other() -> None:
     assert up[-1] == pytest.approx(100, abs=12)
 
 
-@pytest.mark.parametrize("turns", [Fixed(4), Uniform(1, 7), Lognormal(3, 0.8, high=20), Empirical((1, 2, 9))])
+@pytest.mark.parametrize("turns", [Fixed(4), Uniform(1, 7), Lognormal(3, 0.8, high=20)])
 def test_the_rate_counts_requests_and_not_sessions(turns: Lengths) -> None:
     spec = WorkloadSpec(requests=100_000, seconds=1000, arrivals=Poisson(10), turns=turns, **SMALL)
     jobs = generate(spec).jobs
@@ -173,7 +169,6 @@ def test_the_rate_counts_requests_and_not_sessions(turns: Lengths) -> None:
     [
         Fixed(7),
         Uniform(3, 8),
-        Empirical((1, 2, 9)),
         Lognormal(3, 0.8, high=20),
         Lognormal(200, 0.8, high=4096),
         Lognormal(2.5, 0.3, low=2, high=4),
@@ -212,7 +207,8 @@ def test_the_same_seed_gives_the_same_workload() -> None:
     other = WorkloadSpec(requests=100, deadlines=((3.0, 1), (None, 1)))
     plain = generate(WorkloadSpec(requests=100), 7)
     assert [job.at for job in generate(other, 7).jobs] == [job.at for job in plain.jobs]
-    assert lengths_of(generate(other, 7)) == lengths_of(plain)
+    lengths, plain_lengths = ([(j.prompt_tokens, j.output_tokens) for j in w.jobs] for w in (generate(other, 7), plain))
+    assert lengths == plain_lengths
 
 
 def test_mixes_have_their_shares() -> None:
@@ -244,12 +240,9 @@ def test_lengths() -> None:
 
     assert set(prompts(Fixed(9))) == {9}
     assert set(prompts(Uniform(3, 5))) == {3, 4, 5}
-    assert set(prompts(Empirical((7, 90)))) == {7, 90}
     drawn = prompts(Lognormal(200, 0.5, low=50, high=900))
     assert statistics.median(drawn) == pytest.approx(200, rel=0.07)
     assert min(drawn) >= 50 and max(drawn) <= 900
-    paired = generate(WorkloadSpec(requests=500, pairs=((10, 1000), (20, 2000)))).jobs
-    assert {(job.prompt_tokens, job.output_tokens) for job in paired} == {(10, 1000), (20, 2000)}
     exact = generate(WorkloadSpec(expected_error=0.0)).jobs
     assert all(job.expected_tokens == job.output_tokens for job in exact)
 
@@ -295,11 +288,9 @@ def test_every_turn_begins_with_the_conversation_so_far() -> None:
         (lambda: Uniform(5, 4), "high"),
         (lambda: Lognormal(0, 1), "median"),
         (lambda: Lognormal(5, float("nan")), "sigma"),
-        (lambda: Empirical(()), "values"),
         (lambda: Prefixes(2, 5, share=1.5), "share"),
         (lambda: WorkloadSpec(requests=0), "requests"),
         (lambda: WorkloadSpec(seconds=-1), "seconds"),
-        (lambda: WorkloadSpec(pairs=((1, 0),)), "pairs"),
         (lambda: WorkloadSpec(groups=()), "groups"),
         (lambda: WorkloadSpec(priorities=((1, -1.0),)), "priorities"),
         (lambda: WorkloadSpec(deadlines=((0.0, 1.0),)), "deadlines"),

@@ -6,7 +6,7 @@ import pytest
 
 from vtop.app.commands.sim import texts as sim_texts
 from vtop.engine.errors import BadValue
-from vtop.engine.workload.generate import ClosedLoop, Fixed, Lognormal
+from vtop.engine.workload.distributions import ClosedLoop, Fixed, Lognormal
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,8 @@ from vtop.engine.sim.simulator import Simulation
 from vtop.engine.state.fold import EngineState
 from vtop.engine.thread import EngineThread, ThreadState
 from vtop.engine.workload.engine import WorkloadEngine
-from vtop.engine.workload.jobs import Job, Workload
+from vtop.engine.workload.jobs import Job, MadeUpTokenizer, Workload
 from vtop.engine.workload.speed import decode_seconds
-from vtop.engine.workload.tokens import MadeUpTokenizer
 from vtop_support.app_driver import screen_lines, screen_text, until
 from vtop_support.pty_program import PtyProgram
 from vtop_support.pty_screen import PtyScreen

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.sim.records import Counts, RequestRecord
+from vtop.engine.state.records import RequestRecord, RunTotals
+
+
+@dataclass(slots=True)
+class LedgerTotals(RunTotals):
+    """What only a Ledger counts besides. Tokens, blocks, requests; seconds for the two times."""
+
+    prefill_tokens: int = 0  # of the computed ones, those of prompts
+    looked_up_blocks: int = 0  # blocks of first lookups, the last partial one not counted
+    hit_blocks: int = 0
+    peak_entries: int = 0  # table entries: blocks as if nothing were shared
+    peak_swapped: int = 0
+    peak_waiting: int = 0
+    busy: float = 0.0
+    swapping: float = 0.0
+    service_gap: float = 0.0  # the most that two groups' service ever differed
 
 
 class BlockLedger:
@@ -14,7 +30,7 @@ class BlockLedger:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.counts = Counts()
+        self.totals = LedgerTotals()
         self._alive: dict[str, RequestRecord] = {}
         self._tables: dict[tuple[str, int], int] = {}  # (id, sequence) -> table entries
         self._refs: dict[int, int] = {}
@@ -47,16 +63,6 @@ class BlockLedger:
             shared = parent[0] if e.prompt_tokens is None else e.prompt_tokens
             child[:] = shared, max(shared, child[1])
 
-    def _peaks(self, num_blocks: int) -> None:
-        """The step is scheduled: this is what is held while it is computed."""
-        counts, used = self.counts, len(self._refs)
-        if used > counts.peak_used:
-            counts.peak_used = used
-        if used > counts.peak_share * num_blocks:
-            counts.peak_share = used / num_blocks
-        if self._entries > counts.peak_entries:
-            counts.peak_entries = self._entries
-
     def _let_go(self, block: int) -> None:
         left = self._refs[block] - 1
         if left:
@@ -79,10 +85,10 @@ class BlockLedger:
     def _copied(self, e: ev.CopiedOnWrite) -> None:
         self._refs[e.target] = self._refs.get(e.target, 0) + 1
         self._let_go(e.source)
-        self.counts.copies += 1
+        self.totals.copies += 1
 
     def _evicted(self, e: ev.Evicted) -> None:
-        self.counts.evictions += len(e.blocks)
+        self.totals.evictions += len(e.blocks)
 
     def _move_out(self, e: ev.SwappedOut) -> None:
         """Let go of the device blocks that the entries of the tables in the host pool were, as often as they occur."""
@@ -117,7 +123,7 @@ class BlockLedger:
             if known is None:
                 continue
             start, most = known
-            self.counts.recomputed += max(0, min(tokens, most - start))
+            self.totals.tokens_recomputed += max(0, min(tokens, most - start))
             known[:] = start + tokens, max(most, start + tokens)
             if start + tokens >= most and self._alive[request_id].samples == 1:
                 del self._again[key]  # from here on all is new

@@ -14,9 +14,8 @@ from typing import Any
 from vtop.engine import events as ev
 from vtop.engine.events.faults import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.policy_spec import parse_weights
-from vtop.engine.sim.gaps import GapHistogram
-from vtop.engine.sim.ledger_blocks import BLOCK_HANDLERS, BlockLedger
-from vtop.engine.sim.records import Refusals, RequestRecord, Sample
+from vtop.engine.state.ledger_blocks import BLOCK_HANDLERS, BlockLedger
+from vtop.engine.state.records import GapHistogram, Refusals, RequestRecord, Sample
 
 SERIES_POINTS = 2000  # of a time series, at most; twice as coarse whenever there are more
 MOST_NOTES = 50  # of a run that are kept
@@ -36,12 +35,10 @@ class Ledger(BlockLedger):
         self.spans: dict[str, list[tuple[float, float, str]]] | None = {} if keep_spans else None
         self.service: dict[str, float] = {}  # per group: prompt tokens + 2 · output tokens, each counted once
         self.series: list[Sample] = []
-        self.outcomes: Counter[str] = Counter()
         self.refusals: dict[str, Refusals] = {}  # by code
         self.notes: list[ev.Note] = []  # warnings and errors, at most MOST_NOTES; of texts that differ in numbers one
         # per group: service while it and another one waited, and what its share of that was by the weights
         self.contested: dict[str, tuple[float, float]] = {}
-        self.started = meta.engine_time
         self.time = meta.engine_time
         self._phase: dict[str, tuple[float, str]] = {}
         self._waiting = self._running = self._swapped = 0
@@ -80,18 +77,18 @@ class Ledger(BlockLedger):
                     handler(self, event)
                 except FAULTS as error:
                     raise inconsistent(frame, event, error) from error
-        counts = self.counts
+        totals = self.totals
         # up to this step what the last one left was held, and while it was computed what it was scheduled with
         held = self._held / self.num_blocks
-        counts.kv_seconds += used * (self._began - before) + held * (frame.time - self._began)
-        counts.peak_swapped = max(counts.peak_swapped, self._swapped)
-        counts.peak_waiting = max(counts.peak_waiting, self._waiting)
+        totals.pass_time(self._began - before, used, frame.time - self._began, held)
+        totals.peak_swapped = max(totals.peak_swapped, self._swapped)
+        totals.peak_waiting = max(totals.peak_waiting, self._waiting)
         if frame.ran:
-            counts.steps += 1
-            counts.busy += frame.time - self._began
+            totals.steps += 1
+            totals.busy += frame.time - self._began
             if len(self.service) > 1:
                 services = self.service.values()
-                counts.service_gap = max(counts.service_gap, max(services) - min(services))
+                totals.service_gap = max(totals.service_gap, max(services) - min(services))
             if len(self._queued) > 1:
                 self._share(served)
             self._sample()
@@ -110,7 +107,7 @@ class Ledger(BlockLedger):
         self._frames += 1
         if self._frames % self._stride:
             return
-        counts = self.counts
+        totals = self.totals
         self.series.append(
             Sample(
                 self.time,
@@ -118,8 +115,8 @@ class Ledger(BlockLedger):
                 self._waiting,
                 self._running,
                 self._swapped,
-                counts.preemptions,
-                counts.output,
+                totals.preemptions,
+                totals.output_tokens,
                 dict(self.service),
             )
         )
@@ -132,9 +129,11 @@ class Ledger(BlockLedger):
     def _arrived(self, e: ev.Arrived) -> None:
         if not 0 < e.samples <= MOST_SAMPLES:
             raise ValueError(f"{e.samples} samples")
-        deadline = None if e.deadline == e.expires else e.deadline  # the policy's stand-in for a deadline is none
-        record = RequestRecord(e.id, e.number, e.arrival, e.prompt_tokens, e.group, e.priority, e.samples, deadline)
+        record = RequestRecord(
+            e.id, e.number, e.arrival, e.prompt_tokens, e.group, e.priority, e.samples, e.deadline, e.expires
+        )
         self.records.append(record)
+        self.totals.arrive(record)
         self._alive[e.id] = record
         self._waiting += 1
         self._queued[e.group] += 1
@@ -144,8 +143,7 @@ class Ledger(BlockLedger):
         self._enter(e.id, "waiting", e.arrival)
 
     def _refused(self, e: ev.Refused) -> None:
-        self.counts.refused += 1
-        self.outcomes["refused"] += 1
+        self.totals.refused += 1
         self.refusals.setdefault(str(e.code), Refusals(0, e.message)).count += 1
 
     def _note(self, e: ev.Note) -> None:
@@ -163,37 +161,35 @@ class Ledger(BlockLedger):
 
     def _admitted(self, e: ev.Admitted) -> None:
         record = self._alive[e.id]
-        if record.admitted is None:
-            record.admitted = self._began
+        if record.first_scheduled is None:
+            record.first_scheduled = self._began
         self._leave_queue(record.group)
         self._waiting -= 1
         self._running += 1
         self._enter(e.id, "prefill", self._began)
 
     def _prefix_lookup(self, e: ev.PrefixLookup) -> None:
-        self._alive[e.id].hit_tokens += e.hit
+        self.totals.look_up(self._alive[e.id], e)
         if (known := self._again.get((e.id, e.seq))) is not None:
             known[0] = e.hit
             known[1] = max(known)
         if not e.resumed:
-            counts = self.counts
-            counts.looked_up += e.tokens
-            counts.hit += e.hit
-            counts.looked_up_blocks += (e.tokens - 1) // self.block_size
-            counts.hit_blocks += e.hit // self.block_size
+            self.totals.looked_up_blocks += (e.tokens - 1) // self.block_size
+            self.totals.hit_blocks += e.hit // self.block_size
             self._paid[e.id] = e.hit
 
     def _scheduled(self, e: ev.Scheduled) -> None:
-        self.counts.computed += sum(e.tokens)
+        self.totals.tokens_computed += sum(e.tokens)
         self._held = len(self._refs)
-        self._peaks(self.num_blocks)
+        self.totals.hold(self._held, self.num_blocks)
+        self.totals.peak_entries = max(self.totals.peak_entries, self._entries)
         if self._again:
             self._count_again(e)
         if len(e.tokens) == sum(e.tokens):
             return  # decodes only, or nearly
         for request_id, tokens in zip(e.ids, e.tokens, strict=True):
             if tokens > 1:
-                self.counts.prefill += tokens
+                self.totals.prefill_tokens += tokens
                 self._serve_prompt(request_id, tokens)
 
     def _serve_prompt(self, request_id: str, tokens: int) -> None:
@@ -206,40 +202,29 @@ class Ledger(BlockLedger):
             self.service[record.group] = self.service.get(record.group, 0.0) + new
 
     def _tokens(self, e: ev.Tokens) -> None:
-        now, alive, service = self.time, self._alive, self.service
-        lasts: dict[float, int] = {}  # most of a batch had their last token in the same step
-        for request_id in e.ids:
-            record = alive[request_id]
-            last = record.last_token
-            if last is None:
-                record.first_token = now
-                self._enter(request_id, "decode", now)
-            elif last < now:
-                gap = now - last
-                lasts[last] = lasts.get(last, 0) + 1
-                if gap > record.longest_gap:
-                    record.longest_gap = gap
-                if self.gaps_of is not None:
-                    self.gaps_of.setdefault(request_id, []).append(gap)
-            record.last_token = now
-            record.output_tokens += 1
-            service[record.group] = service.get(record.group, 0.0) + 2.0
-        for last, count in lasts.items():
+        now = self.time
+        if self.gaps_of is not None:
+            for request_id in dict.fromkeys(e.ids):
+                if (last := self._alive[request_id].last_token) is not None and last < now:
+                    self.gaps_of.setdefault(request_id, []).append(now - last)
+        first, groups, lasts = self.totals.output(self._alive, e.ids, now)
+        for request_id in first:
+            self._enter(request_id, "decode", now)
+        for group, tokens in groups.items():
+            self.service[group] = self.service.get(group, 0.0) + 2.0 * tokens
+        for last, count in lasts.items():  # most of a batch had their last token in the same step
             self.gaps.add(now - last, count)
-        self.counts.output += len(e.ids)
 
     def _searched(self, e: ev.Searched) -> None:
-        record = self._alive[e.id]
-        if e.steps and record.first_token is None:  # over in one step, which told no tokens
-            record.first_token = record.last_token = self.time
+        gap = self._alive[e.id].search_over(e.steps, self.time)
+        if gap is not None:
+            self.gaps.add(gap)
+            if self.gaps_of is not None:
+                self.gaps_of.setdefault(e.id, []).append(gap)
 
     def _preempted(self, e: ev.Preempted) -> None:
         record = self._alive[e.id]
-        record.preemptions += 1
-        record.tokens_lost += e.tokens_lost
-        self.counts.preemptions += 1
-        self.counts.lost += e.tokens_lost
-        self.counts.recomputed_victims[e.id] += 1
+        self.totals.preempt(record, e)
         if record.samples == 1:
             known = self._again.setdefault((e.id, 0), [0, 0])
             known[:] = 0, max(known[1], e.tokens_lost)
@@ -249,12 +234,9 @@ class Ledger(BlockLedger):
         self._enter(e.id, "preempted", self._began)
 
     def _swapped_out(self, e: ev.SwappedOut) -> None:
-        record, counts = self._alive[e.id], self.counts
-        record.preemptions += 1
+        record = self._alive[e.id]
+        self.totals.preempt(record, e)
         self._queued[record.group] += 1
-        counts.preemptions += 1
-        counts.swaps += 1
-        counts.swapped_out += len(e.pairs)
         self._running -= 1
         self._swapped += 1
         self._move_out(e)
@@ -262,8 +244,7 @@ class Ledger(BlockLedger):
 
     def _swap_out_failed(self, e: ev.SwapOutFailed) -> None:
         record = self._alive[e.id]
-        record.tokens_lost += e.tokens_lost
-        self.counts.lost += e.tokens_lost
+        self.totals.lose(record, e.tokens_lost)
         if record.samples == 1:
             self._again.setdefault((e.id, 0), [0, e.tokens_lost])
         self._forget_computed(record)
@@ -272,7 +253,7 @@ class Ledger(BlockLedger):
         self._enter(e.id, "preempted", self._began)
 
     def _swapped_in(self, e: ev.SwappedIn) -> None:
-        self.counts.swapped_in += len(e.pairs)
+        self.totals.swapped_in_blocks += len(e.pairs)
         self._leave_queue(self._alive[e.id].group)
         self._running += 1
         self._swapped -= 1
@@ -280,8 +261,7 @@ class Ledger(BlockLedger):
         self._enter(e.id, "decode", self._began)
 
     def _missed(self, e: ev.DeadlineMissed) -> None:
-        self._alive[e.id].missed = True
-        self.counts.deadline_misses += 1
+        self.totals.miss_deadline(self._alive[e.id])
 
     def _finished(self, e: ev.Finished) -> None:
         record = self._alive.pop(e.id)
@@ -296,19 +276,15 @@ class Ledger(BlockLedger):
             self._waiting -= 1
         else:
             self._running -= 1
-        record.ended, record.reason = self.time, e.reason
-        if record.deadline is not None and self.time > record.deadline and not record.missed:
-            record.missed = True
-            self.counts.deadline_misses += 1
-        self.outcomes[e.reason] += 1
+        self.totals.finish(record, e, self.time)
         self._enter(e.id, "", self.time)
         del self._phase[e.id]
 
     def _step_failed(self, e: ev.StepFailed) -> None:
-        self.counts.failed_steps += 1
+        self.totals.failures += 1
 
     def _times(self, e: ev.StepTimes) -> None:
-        self.counts.swapping += e.swap
+        self.totals.swapping += e.swap
 
     def _resized(self, e: ev.PoolResized) -> None:
         self.num_blocks = e.after
