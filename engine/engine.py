@@ -15,11 +15,9 @@ from vtop.engine.audit import audit
 from vtop.engine.clock import Clock, MonotonicClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, error_line
-from vtop.engine.executor import Executor, StepOutput, StepPlan
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts, Executor, StepOutput, StepPlan
 from vtop.engine.fields import check
-from vtop.engine.output.beams import BeamStops
-from vtop.engine.output.text import TextOutput
+from vtop.engine.output.text import BeamStops, TextOutput
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.presets.factory import make_blocks, make_scheduler
 from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
@@ -95,7 +93,7 @@ class LLMEngine:
         """
         if progress is not None:
             progress("importing torch", 0, None)
-        from vtop.engine.model.executor import build_executor
+        from vtop.engine.model.build import build_executor
 
         executor, tokenizer, facts = build_executor(config, progress)
         return cls(executor, config, tokenizer=tokenizer, facts=facts)

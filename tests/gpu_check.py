@@ -39,7 +39,7 @@ import triton_interp as cases
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts
 from vtop.engine.model.executor import TorchExecutor
 from vtop.engine.model.graphs import CudaCapture, GraphOptions
 from vtop.engine.model.model import load_model

@@ -8,7 +8,6 @@ from typing import Any
 from numba.core import types
 from numba.extending import intrinsic
 
-from vtop.kernels.cpu.cache import c_function
 from vtop.kernels.cpu.decode import decode_unit
 from vtop.kernels.cpu.layout import (
     KIND,
@@ -22,6 +21,7 @@ from vtop.kernels.cpu.layout import (
     UNITS,
 )
 from vtop.kernels.cpu.prefill import prefill_unit
+from vtop.kernels.cpu.runtime import c_function
 from vtop.kernels.cpu.vectors import I64, Emitter, Record, kernel_type
 
 

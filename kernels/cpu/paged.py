@@ -19,8 +19,8 @@ from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
 from vtop.kernels.cpu import layout
 from vtop.kernels.cpu import write as writing
 from vtop.kernels.cpu.entry import attention_function
-from vtop.kernels.cpu.omp_pool import parallel_entry
 from vtop.kernels.cpu.plan import PREFILL_ROWS, plan_units
+from vtop.kernels.cpu.runtime import parallel_entry
 from vtop.kernels.cpu.vectors import LOG2E
 from vtop.kernels.plain.paged import TorchPagedAttention
 

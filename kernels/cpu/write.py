@@ -8,7 +8,7 @@ from typing import Any
 from numba.core import types
 from numba.extending import intrinsic
 
-from vtop.kernels.cpu.cache import c_function
+from vtop.kernels.cpu.runtime import c_function
 from vtop.kernels.cpu.vectors import I64, Emitter, Int, Record, kernel_type
 
 (

@@ -19,8 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vtop.engine.model.host_cache import HostCache
-from vtop.engine.model.kv_cache import KVCache
+from vtop.engine.model.kv_cache import HostCache, KVCache
 
 SHAPES = {
     "SmolLM2 bfloat16": (30, 3, 16, 64, torch.bfloat16),

@@ -8,7 +8,7 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue
 from vtop.engine.model import compile as compile_layers
-from vtop.engine.model.executor import build_executor
+from vtop.engine.model.build import build_executor
 from vtop.engine.model.model import load_model
 from vtop.engine.request import SamplingParams
 from vtop.kernels.registry import get_backend

@@ -14,7 +14,8 @@ import torch
 
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
-from vtop.engine.model.executor import TorchExecutor, build_executor
+from vtop.engine.model.build import build_executor
+from vtop.engine.model.executor import TorchExecutor
 from vtop.engine.model.model import LoadedModel, load_model
 from vtop.engine.model.source import resolve
 from vtop.engine.request import SamplingParams
