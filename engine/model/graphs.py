@@ -76,8 +76,8 @@ class CudaCapture:
 
 
 def buckets(max_rows: int) -> list[int]:
-    """Batch sizes that are captured: 1, 2, 4, multiples of 8 up to 256, of 16 up to 512, of 64 above, and max_rows."""
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(576, max_rows + 1, 64)]
+    """Batch sizes that are captured: 1, 2, 4, multiples of 8 up to 256, of 16 up to 512, and `max_rows`."""
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
     return sorted({size for size in sizes if size < max_rows} | {max_rows})
 
 
