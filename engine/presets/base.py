@@ -107,7 +107,7 @@ class PresetScheduler(SchedulerCore):
 
     def resize(self, num_blocks: int) -> list[Request]:
         """As in the core; the watermark is a part of the pool that there is now."""
-        self.options = replace(self.options, watermark_blocks=int(self.config.watermark * num_blocks))
+        self.options = replace(self.options, watermark_blocks=self.config.watermark_blocks(num_blocks))
         return super().resize(num_blocks)
 
     # --- changes of state --------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def preset_options(config: EngineConfig, num_blocks: int, max_model_len: int) ->
         max_model_len=max_model_len,
         chunked=config.batching == "chunked",
         priority=config.scheduling_policy == "priority",
-        watermark_blocks=int(config.watermark * num_blocks),
+        watermark_blocks=config.watermark_blocks(num_blocks),
         preemption="swap" if config.preemption_mode == "swap" else "auto",
         reserve_full_prompt=config.admission != "first-chunk",
         half_full_needs_block=config.preset_quirks,

@@ -23,9 +23,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import EngineConfig, check_option
 from vtop.engine.errors import BadValue
-from vtop.engine.option_types import check_option
 from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
 from vtop.engine.sim.cards import Card, find_card
 from vtop.engine.sim.cost_model import HingeCost

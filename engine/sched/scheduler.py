@@ -342,7 +342,7 @@ class Scheduler(SchedulerCore):
             left=step.left + sum(chunk.num_tokens for r in without for chunk in step.chunks.get(r, ())),
             seats=self.running.seats - sum(len(r.sequences) for r in without),
             available=self.blocks.pool.available,
-            watermark=int(self.config.watermark * self.blocks.pool.total) if len(running) else 0,
+            watermark=self.config.watermark_blocks(self.blocks.pool.total) if len(running) else 0,
             running=running,
             promised=self._promised(without),
         )
