@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -149,6 +150,25 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give back memory and hooks. Calling it twice is harmless."""
+        ...
+
+
+class TokenizedText(Protocol):
+    """What a tokenizer gives for a text."""
+
+    @property
+    def input_ids(self) -> Sequence_[int]: ...
+
+
+class Tokenizer(Protocol):
+    """What is asked of a transformers tokenizer. What it says of single tokens is used where it says it."""
+
+    def __call__(self, text: str, /) -> TokenizedText:
+        """The tokens of a text, with those that its kind puts before and behind."""
+        ...
+
+    def decode(self, ids: list[int], /, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        """The text of tokens."""
         ...
 
 

@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from vtop.app.screens.expects import differences, words
 from vtop.app.terminal.safe_text import cells, clean, shorten
+from vtop.engine.apply import PER_SECOND, SECONDS
 from vtop.engine.config import EngineConfig
-from vtop.engine.load_workload import PER_SECOND, SECONDS
 from vtop.engine.state.fold import EngineState
 
 LEAST_HEIGHT = 20  # rows of the screen; a smaller one has none to give

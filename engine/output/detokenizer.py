@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from vtop.engine.executor import Tokenizer
+
 REPLACEMENT = "\ufffd"
 _MOST_HELD = 64  # tokens held back at most
 _KEPT = 8  # ids of context kept when that many were held
@@ -24,7 +26,9 @@ class Detokenizer:
     grow with the length of the output. Text that ends in U+FFFD may be the beginning of a character and is held back.
     """
 
-    def __init__(self, tokenizer: Any, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._bytes, special = _kinds(tokenizer)
@@ -111,8 +115,7 @@ class Detokenizer:
         return ids[start:]
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
-        return text
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
 
     def __copy__(self) -> Detokenizer:
         """One that goes on by itself from here."""
@@ -122,7 +125,7 @@ class Detokenizer:
         return new
 
 
-def _kinds(tokenizer: Any) -> tuple[dict[int, int], frozenset[int]]:
+def _kinds(tokenizer: Tokenizer) -> tuple[dict[int, int], frozenset[int]]:
     """(bytes of byte tokens, special tokens). Looked up once per tokenizer and kept on it: some have thousands."""
     known: tuple[dict[int, int], frozenset[int]] | None = getattr(tokenizer, _KINDS, None)
     if known is None:

@@ -11,10 +11,10 @@ from vtop.app.commands.sim.play import run_simulation
 from vtop.app.screens.look_bar import Look
 from vtop.app.screens.playing import Playing
 from vtop.app.settings import Settings
+from vtop.engine.apply import PER_SECOND, SECONDS
 from vtop.engine.commands import AddRequest, LoadWorkload, SetOption
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.load_workload import PER_SECOND, SECONDS
 from vtop.engine.request import SamplingParams
 from vtop.engine.scenarios.scenario import Scenario, Variant, find_scenario
 from vtop.engine.sim.cards import Card
