@@ -12,7 +12,6 @@ import cProfile
 import pstats
 import resource
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -104,4 +103,4 @@ def vidur(python: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

