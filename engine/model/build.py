@@ -15,7 +15,7 @@ from vtop.engine.errors import BadValue
 from vtop.engine.executor import EngineFacts
 from vtop.engine.model.compile import compile_layers, find_compiler, uncompile
 from vtop.engine.model.executor import TorchExecutor
-from vtop.engine.model.graphs import CudaCapture, GraphOptions, graph_memory
+from vtop.engine.model.graphs import CudaCapture, GraphOptions, PlansAhead, graph_memory
 from vtop.engine.model.kv_cache import KVCache
 from vtop.engine.model.linear import pack_model
 from vtop.engine.model.load import load_pretrained, torch_dtype
@@ -92,7 +92,7 @@ def build_executor(
         if device.type == "cuda":
             progress("measuring memory", 0, None)
             gpu = profile_gpu(loaded, config, max_model_len)
-            if not config.enforce_eager and hasattr(backend, "static_plan"):
+            if not config.enforce_eager and isinstance(backend, PlansAhead):
                 graphs = GraphOptions(backend, min(config.max_num_seqs, MOST_CAPTURED), max_model_len, CudaCapture())
                 reserved = graph_memory(loaded, graphs, config.block_size)
                 gpu = replace(gpu, activations=gpu.activations + reserved)

@@ -25,7 +25,6 @@ from vtop.kernels.cpu.runtime import c_function
 
 ROW_BLOCK = 48
 """Rows computed per pass over the weights; with 1536 inputs they take 300 kB, which stays in a second-level cache."""
-TILE_ROWS = 3
 WIDEN_FROM = 7
 """Rows from which bfloat16 weights are widened once for all rows of a block instead of in each tile."""
 MAX_SEGMENTS = 3
