@@ -11,9 +11,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import cyclopts
 
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import EngineConfig, option_hints
 from vtop.engine.errors import BadValue
-from vtop.engine.fields import MOST_COUNT, check, check_text
+from vtop.engine.fields import OPTIONS, check
 
 Section = Literal["engine", "app"]
 _WHOLE = re.compile(r"[+-]?\d{1,1000}", re.ASCII)
@@ -39,12 +39,9 @@ class AppConfig:
     cache_salt: str = _option("", "requests share cached blocks only with those of the same salt")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.fps <= 60:
-            raise BadValue("fps", self.fps, "give 1 to 60")
-        for name in ("speed", "temperature", "cache_salt"):
-            check(name, getattr(self, name))
-        check("steps", self.max_tokens, shown="max_tokens", remedy=f"give at least 1 and at most {MOST_COUNT:,}")
-        check_text("theme", self.theme)
+        for f in fields(self):
+            if f.name in OPTIONS:
+                check(f.name, getattr(self, f.name), table=OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def options() -> dict[str, Option]:
     found: dict[str, Option] = {}
     sources: tuple[tuple[Section, type[Any]], ...] = (("engine", EngineConfig), ("app", AppConfig))
     for section, source in sources:
-        hints = get_type_hints(source)
+        hints = option_hints() if source is EngineConfig else get_type_hints(source)
         for f in fields(source):
             kind, optional = _without_none(hints[f.name])
             default = None if f.default is MISSING else f.default

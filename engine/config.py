@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vtop.engine.errors import BadValue
-from vtop.engine.fields import MOST_BLOCKS, MOST_COUNT
-from vtop.engine.option_types import check_option
+from vtop.engine.fields import OPTIONS, check, check_text
 from vtop.engine.policy_spec import parse_spec, parse_weights
 
 Batching = Literal["chunked", "prefill-first"]
@@ -21,15 +22,9 @@ PreemptionMode = Literal["recompute", "swap", "hybrid"]
 VictimRuleName = Literal["policy", "latest", "least-computed", "most-blocks"]
 PriorityOrder = Literal["high-first", "low-first"]
 
-ACCEPTED_BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 DEFAULT_TOKEN_BUDGET = 512
 DEFAULT_PREFILL_FIRST_BUDGET = 2048
 DEFAULT_VLLM_BUDGET = 2048
-MOST_MEMORY = 1_048_576  # GiB
-MOST_LEVELS = 1000  # of mlfq: the quantum doubles from each to the next
-MOST_NOISE = 100  # beyond it an exponential is no float any more
-MOST = {"num_gpu_blocks_override": MOST_BLOCKS, "cpu_threads": 4096}
-
 PRESETS: dict[str, dict[str, Any]] = {
     "sensible": {
         "batching": "chunked",
@@ -50,7 +45,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "enable_prefix_caching": True,
     },
 }
-"""What each preset gives to options that nobody set (their default is None)."""
+"""What each preset gives to options that nobody set. They are None only until then: EngineConfig fills them in."""
+
+_WORDS: dict[type, str] = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none",
+}  # fmt: skip
+MOST_BITS = 64  # what counters, arrays and recordings hold
 
 
 def _option(default: Any, help_: str) -> Any:
@@ -89,7 +89,7 @@ class EngineConfig:
     swap_space: float | None = _option(None, "GiB of host memory for swapped-out blocks; 0: none (default: 1, cuda: 4)")
     num_host_blocks_override: int | None = _option(None, "blocks in the host pool; wins over swap_space")
 
-    enable_prefix_caching: bool = _option(
+    enable_prefix_caching: bool | None = _option(
         None, "begin prompts with blocks that earlier ones of equal beginning left (default: true; vllm-v0: false)"
     )
 
@@ -101,7 +101,7 @@ class EngineConfig:
     )
     preset: Preset = _option("sensible", "whose scheduler decides; a preset sets batching, watermark and the like")
     preset_quirks: bool = _option(False, "waste blocks and steps where vLLM does; off: its rules without that")
-    batching: Batching = _option(
+    batching: Batching | None = _option(
         None,
         "mix prefill chunks with decodes, or run whole prompts first (default: chunked; vllm-v0: prefill-first)",
     )
@@ -111,7 +111,7 @@ class EngineConfig:
         "admit when the whole prompt fits in what is available, when its first chunk does, or when nobody running can "
         "run out of blocks whatever it generates",
     )
-    watermark: float = _option(
+    watermark: float | None = _option(
         None, "share of the pool that admission leaves available while something runs (default: 0; vllm-v0: 0.01)"
     )
     scheduling_policy: str = _option(
@@ -119,7 +119,7 @@ class EngineConfig:
         "who goes first: fcfs, priority, fair, deadline, sjf, mlfq or FILE.py:Class; joined with +, most significant "
         "first, as in priority+fair",
     )
-    priority_order: PriorityOrder = _option(
+    priority_order: PriorityOrder | None = _option(
         None, "which priorities go first: high or low numbers (default: high-first; vllm-v0, vllm-v1: low-first)"
     )
     aging_rate: float = _option(0.0, "priority: how much of it a waiting request gains per second")
@@ -147,31 +147,7 @@ class EngineConfig:
                 object.__setattr__(self, name, value)
         for f in fields(self):
             check_option(f.name, getattr(self, f.name))
-        if self.block_size not in ACCEPTED_BLOCK_SIZES:
-            raise BadValue("block_size", self.block_size, f"choose one of {', '.join(map(str, ACCEPTED_BLOCK_SIZES))}")
-        for name in (
-            "num_gpu_blocks_override",
-            "cpu_threads",
-            "max_model_len",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "max_waiting",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadValue(name, value, "give at least 1")
-            if value is not None and value > (most := MOST.get(name, MOST_COUNT)):
-                raise BadValue(name, value, f"give at most {most:,}")
-        for name, most in (("swap_space", MOST_MEMORY), ("num_host_blocks_override", MOST_BLOCKS)):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise BadValue(name, value, "give 0 (no host pool) or more")
-            if value is not None and value > most:
-                raise BadValue(name, value, f"give at most {most:,}")
-        if not 0.0 < self.gpu_memory_utilization <= 1.0:
-            raise BadValue("gpu_memory_utilization", self.gpu_memory_utilization, "give a share above 0 and at most 1")
-        if not 0.0 <= self.watermark < 1.0:
-            raise BadValue("watermark", self.watermark, "give a share from 0 up to, not including, 1")
+        parse_weights(self.group_weights)
         names = parse_spec(self.scheduling_policy)
         if self.preset != "sensible" and names not in (("fcfs",), ("priority",)):
             raise BadValue("scheduling_policy", self.scheduling_policy, f"preset {self.preset} has fcfs and priority")
@@ -180,22 +156,10 @@ class EngineConfig:
         modes = {"vllm-v0": ("recompute", "swap"), "vllm-v1": ("recompute",)}.get(self.preset)
         if modes is not None and self.preemption_mode not in modes:
             raise BadValue("preemption_mode", self.preemption_mode, f"preset {self.preset} has {' and '.join(modes)}")
-        parse_weights(self.group_weights)
-        for name, most in (("mlfq_quantum", MOST_COUNT), ("mlfq_levels", MOST_LEVELS)):
-            if not 1 <= getattr(self, name) <= most:
-                raise BadValue(name, getattr(self, name), f"give at least 1 and at most {most:,}")
-        for name, most in (("aging_rate", MOST_COUNT), ("sjf_noise", MOST_NOISE), ("skip_ahead", MOST_COUNT)):
-            if not 0 <= getattr(self, name) <= most:
-                raise BadValue(name, getattr(self, name), f"give 0 (off) or more, at most {most:,}")
-        if not 0 <= self.max_prefill_steps <= MOST_COUNT:
-            remedy = f"give 0 (no bound) or more, at most {MOST_COUNT:,}"
-            raise BadValue("max_prefill_steps", self.max_prefill_steps, remedy)
-        for name in ("kv_cache_memory", "request_timeout", "mlfq_starvation", "max_predicted_ttft"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= MOST_COUNT:
-                raise BadValue(name, value, f"give a number above 0, at most {MOST_COUNT:,}")
-        if not -(2**63) <= self.seed < 2**64:
-            raise BadValue("seed", self.seed, "give a whole number of at most 64 bits")
+
+    def watermark_blocks(self, num_blocks: int) -> int:
+        """Blocks that admission leaves available in a pool of `num_blocks`."""
+        return int((self.watermark or 0.0) * num_blocks)
 
     def token_budget(self, max_model_len: int) -> int:
         """Tokens a step may compute, once the model's limit is known."""
@@ -204,16 +168,61 @@ class EngineConfig:
         return default_budget(self.batching, self.preset, max_model_len)
 
 
-def default_budget(batching: str, preset: str, max_model_len: int) -> int:
+def default_budget(batching: str | None, preset: str, max_model_len: int) -> int:
     """Tokens a step may compute when `max_num_batched_tokens` is not given."""
     if batching == "prefill-first":
         return max(max_model_len, DEFAULT_PREFILL_FIRST_BUDGET)
     return DEFAULT_TOKEN_BUDGET if preset == "sensible" else DEFAULT_VLLM_BUDGET
 
 
-def option_help(name: str) -> str:
-    """The help line of an option."""
-    for f in fields(EngineConfig):
-        if f.name == name:
-            return str(f.metadata["help"])
-    raise KeyError(name)
+def check_option(name: str, value: Any) -> None:
+    """Raise BadValue unless `value` is what option `name` takes: one check for files, the command line and switches.
+
+    None is a value of an option whose type says so, except where the preset would replace it.
+    """
+    hint = _hint(name)
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if not isinstance(value, str) or value not in choices:
+            raise BadValue(name, value, f"choose one of {', '.join(choices)}")
+        return
+    kinds = option_kinds(name)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if type(value) not in kinds and not (float in kinds and whole):
+        words = [word for kind, word in _WORDS.items() if kind in kinds]
+        raise BadValue(name, value, f"give {', or '.join(words)}")
+    if isinstance(value, str):
+        check_text(name, value)
+        if "\0" in value:
+            raise BadValue(name, value, "give a text without zero characters")
+    if isinstance(value, float) and math.isnan(value):
+        raise BadValue(name, value, "give a number")
+    if whole and value.bit_length() > MOST_BITS:
+        raise BadValue(name, value, f"give a whole number of at most {MOST_BITS} bits")
+    if name in OPTIONS:
+        check(name, value, table=OPTIONS)
+
+
+def option_kinds(name: str) -> set[type]:
+    """The types that an option takes; none for one whose values are chosen by name."""
+    hint = _hint(name)
+    return {kind for kind in get_args(hint) or (hint,) if isinstance(kind, type)}
+
+
+def _hint(name: str) -> Any:
+    hints = option_hints()
+    if not isinstance(name, str) or name not in hints:
+        close = difflib.get_close_matches(str(name), hints, n=1)
+        nearest = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(hints)}"
+        raise BadValue("option", name, f"there is no such option{nearest}")
+    return hints[name]
+
+
+@functools.cache
+def option_hints() -> dict[str, Any]:
+    """The types of the options' values; those that a preset fills in are never None."""
+    hints = get_type_hints(EngineConfig)
+    for name in PRESETS["sensible"]:
+        kinds = [kind for kind in get_args(hints[name]) if kind is not type(None)]
+        hints[name] = kinds[0]
+    return hints

@@ -8,40 +8,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.adding import Prompt, RequestMaker
 from vtop.engine.audit import audit
 from vtop.engine.clock import Clock, MonotonicClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, error_line
-from vtop.engine.executor import Executor, StepOutput, StepPlan
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts, Executor, StepPlan, Tokenizer
 from vtop.engine.fields import check
-from vtop.engine.output.beams import BeamStops
 from vtop.engine.output.text import TextOutput
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.presets.factory import make_blocks, make_scheduler
-from vtop.engine.request import FinishReason, Request, SamplingParams, new_request
-from vtop.engine.sched.admission import (
-    check_arrival,
-    check_ends,
-    check_fits,
-    check_request,
-    check_samples,
-    refusal_event,
-    tokens_of,
-)
+from vtop.engine.request import FinishReason, Request, SamplingParams
+from vtop.engine.sched.admission import refusal_event
 from vtop.engine.sched.output import EngineOutputs
 from vtop.engine.state.explain import Explanation, explain
 from vtop.engine.state.fold import EngineState
 from vtop.engine.version import VERSION
-
-if TYPE_CHECKING:
-    from vtop.engine.output.text import Tokenizer
-
-Prompt = str | list[int] | tuple[int, ...] | dict[str, Any]
-"""Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids} as in vLLM."""
 
 FAILURES_IN_A_ROW = 3  # of schedule(): then it is not passing, and the error goes up
 
@@ -74,34 +59,17 @@ class LLMEngine:
         self._scheduler.rates = lambda: self.executor.rates
         self._requests: dict[str, Request] = {}
         self._listeners: list[Callable[[ev.Frame], None]] = []
-        self._arrivals = 0
-        self._steps = 0
-        self._frames = 0
-        self._failures = 0
+        self._arrivals = self._steps = self._frames = 0  # so far
+        self._failures = 0  # in a row
         self._closed = False
-        self._started = self.clock.now()
+        self._maker = RequestMaker(
+            self._scheduler, self._blocks, self.facts, self._requests, executor.eos_token_ids, self.max_model_len,
+            started=self.clock.now(),
+        )  # fmt: skip
         self._state: EngineState | None = None
         self.last_step_ran = False
         self.not_before = 0.0  # time.monotonic() before which whoever steps should not step again
-        self.meta = self._make_meta()
-
-    @classmethod
-    def from_config(
-        cls, config: EngineConfig, progress: Callable[[str, int, int | None], None] | None = None
-    ) -> LLMEngine:
-        """Load the model that `config` names and size the KV pool. `progress(stage, done, total)` tells how far.
-
-        Raises BadValue or ModelRefused with one line that says what to change.
-        """
-        if progress is not None:
-            progress("importing torch", 0, None)
-        from vtop.engine.model.executor import build_executor
-
-        executor, tokenizer, facts = build_executor(config, progress)
-        return cls(executor, config, tokenizer=tokenizer, facts=facts)
-
-    def _make_meta(self) -> ev.Meta:
-        return ev.Meta(
+        self.meta = ev.Meta(
             schema=ev.SCHEMA_VERSION,
             version=VERSION,
             model=self.facts.model,
@@ -123,6 +91,21 @@ class LLMEngine:
             host_note=self.facts.host_note,
             compile_note=self.facts.compile_note,
         )
+
+    @classmethod
+    def from_config(
+        cls, config: EngineConfig, progress: Callable[[str, int, int | None], None] | None = None
+    ) -> LLMEngine:
+        """Load the model that `config` names and size the KV pool. `progress(stage, done, total)` tells how far.
+
+        Raises BadValue or ModelRefused with one line that says what to change.
+        """
+        if progress is not None:
+            progress("importing torch", 0, None)
+        from vtop.engine.model.build import build_executor
+
+        executor, tokenizer, facts = build_executor(config, progress)
+        return cls(executor, config, tokenizer=tokenizer, facts=facts)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -152,53 +135,22 @@ class LLMEngine:
         """
         params = SamplingParams() if params is None else params
         now = self.clock.now()
-        timeout = timeout if timeout is not None else self.config.request_timeout
         try:
-            check_request(
+            request = self._maker.make(
                 request_id,
-                self._requests,
+                self._arrivals,
+                prompt,
                 params,
+                tokenizer=self.tokenizer,
+                now=now,
                 priority=priority,
                 group=group,
-                cache_salt="" if cache_salt is None else cache_salt,
+                cache_salt=cache_salt,
                 timeout=timeout,
                 deadline=deadline,
                 arrival_time=arrival_time,
                 expected_tokens=expected_tokens,
             )
-            check_arrival(arrival_time, self._started, now)
-            check_samples(params, self.config, self._scheduler.token_budget)
-            check_ends(params, self.executor.eos_token_ids, self.facts.vocab_size)
-            text, ids = tokens_of(prompt, self.tokenizer, self.facts.vocab_size)
-            check_fits(len(ids), self.max_model_len, self._blocks, self._scheduler.token_budget, self.config)
-            limit = self.max_model_len
-            if params.max_tokens is not None:
-                limit = min(limit, len(ids) + params.max_tokens)
-            arrival = now if arrival_time is None else arrival_time
-            number = self._arrivals
-            seed = params.seed
-            if seed is None:  # far apart: samples of a request have the seeds that follow its own
-                seed = self.config.seed * 0x9E3779B97F4A7C15 + (number << 32)
-            request = new_request(
-                request_id,
-                number,
-                ids,
-                params,
-                arrival=arrival,
-                limit=limit,
-                seed=seed & (2**64 - 1),
-                prompt=text,
-                priority=priority or 0,
-                group=group,
-                cache_salt=cache_salt or "",
-                deadline=None if deadline is None else arrival + deadline,
-                expires=None if timeout is None else arrival + timeout,
-                expected_tokens=expected_tokens,
-            )
-            if params.beams:
-                eos = frozenset() if params.ignore_eos else self.executor.eos_token_ids
-                stops = BeamStops(self.tokenizer, request) if params.stop and self.tokenizer is not None else None
-                request.start_beams(frozenset(params.stop_token_ids) | eos, stops)
             self._queue(request, now)
         except BadValue as error:
             shown = prompt.get("prompt") if isinstance(prompt, dict) else prompt
@@ -223,10 +175,9 @@ class LLMEngine:
 
     def abort_request(self, request_id: str | Iterable[str]) -> bool:
         """End requests in whatever queue they are; unknown and ended ids are no error. True when one was alive."""
-        ids = [request_id]
-        if not isinstance(request_id, str) and isinstance(request_id, Iterable):
-            ids = list(dict.fromkeys(map(_checked_id, request_id)))
-        alive = [self._requests[i] for i in map(_checked_id, ids) if i in self._requests]
+        several = not isinstance(request_id, str) and isinstance(request_id, Iterable)
+        ids = dict.fromkeys(map(_checked_id, request_id if several else [request_id]))
+        alive = [self._requests[i] for i in ids if i in self._requests]
         for request in alive:
             self._scheduler.finish(request, FinishReason.ABORT)
             del self._requests[request.request_id]
@@ -285,7 +236,9 @@ class LLMEngine:
             return
         t2 = time.perf_counter()
         try:
-            self._commit(plan, output)
+            for index, entries in output.prompt_logprobs.items():
+                self._texts.add_prompt_logprobs(plan.chunks[index].sequence, entries)
+            self._scheduler.commit(plan, output)
         except Exception as error:
             self._batch_failed("commit", error, plan)
             return
@@ -301,15 +254,9 @@ class LLMEngine:
         )
 
     def _batch_failed(self, where: str, error: Exception, plan: StepPlan) -> None:
-        text = error_line(error)
-        ids = list(dict.fromkeys(chunk.sequence.request.request_id for chunk in plan.chunks))
-        self._scheduler.note(ev.StepFailed(where, text, ids))
+        text, ids = error_line(error), dict.fromkeys(chunk.sequence.request.request_id for chunk in plan.chunks)
+        self._scheduler.note(ev.StepFailed(where, text, list(ids)))
         self._scheduler.fail(plan, text)
-
-    def _commit(self, plan: StepPlan, output: StepOutput) -> None:
-        for index, entries in output.prompt_logprobs.items():
-            self._texts.add_prompt_logprobs(plan.chunks[index].sequence, entries)
-        self._scheduler.commit(plan, output)
 
     def _schedule_failed(self, error: Exception, began: float) -> list[RequestOutput]:
         """The step is abandoned; what was told of it and not yet done (copies, swaps) is done."""

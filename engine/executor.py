@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -150,3 +151,44 @@ class Executor(Protocol):
     def close(self) -> None:
         """Give back memory and hooks. Calling it twice is harmless."""
         ...
+
+
+class TokenizedText(Protocol):
+    """What a tokenizer gives for a text."""
+
+    @property
+    def input_ids(self) -> Sequence_[int]: ...
+
+
+class Tokenizer(Protocol):
+    """What is asked of a transformers tokenizer. What it says of single tokens is used where it says it."""
+
+    def __call__(self, text: str, /) -> TokenizedText:
+        """The tokens of a text, with those that its kind puts before and behind."""
+        ...
+
+    def decode(self, ids: list[int], /, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        """The text of tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """Told by whoever builds the executor. `max_model_len` in tokens.
+
+    `compile_note` says what came of the option `compile`; empty without it.
+    `backend_note` says on one line why torch computes attention, or some of it, in place of a faster backend.
+    `kv_note` and `host_note` say how the device pool and the host pool were sized, on one line each.
+    """
+
+    model: str = "stub"
+    device: str = "cpu"
+    dtype: str = "float32"
+    backend: str = "none"
+    max_model_len: int = 2048
+    vocab_size: int | None = None
+    kv_note: str = ""
+    num_host_blocks: int = 0
+    host_note: str = ""
+    backend_note: str = ""
+    compile_note: str = ""

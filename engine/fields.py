@@ -1,4 +1,4 @@
-"""What every field of a public call or command may hold, in one table: its type, its range, and what to give instead.
+"""What every field of a public call or command, and every option, may hold: its type, its range, what to give instead.
 
 Ranges are such that nothing overflows later: counters and recordings hold 64 bits, sums of seconds stay finite, and a
 logit divided or multiplied by a penalty stays a float32. Text must be encodable, since recordings are UTF-8.
@@ -21,9 +21,15 @@ MOST_ID = 2**31 - 1  # of a token
 MOST_SECONDS = 1e300  # a sum of two is still finite
 MOST_TEXT = 1000  # characters of a name, id or tag
 SLOWEST, FASTEST = 0.001, 1e6  # steps per second
+MOST_THREADS = 4096
+MOST_MEMORY = 1_048_576  # GiB
+MOST_LEVELS = 1000  # of mlfq: the quantum doubles from each to the next
+MOST_NOISE = 100  # beyond it an exponential is no float any more
+ACCEPTED_BLOCK_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 
 _Name = Annotated[str, Meta(min_length=1, max_length=MOST_TEXT)]
 _Count = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
+_Blocks = Annotated[int, Meta(ge=1, le=MOST_BLOCKS)]
 _Number = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 _Samples = Annotated[int, Meta(ge=1, le=MOST_SAMPLES)]
 _Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
@@ -31,12 +37,19 @@ _Instant = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Addend = Annotated[float, Meta(ge=-2, le=2)]
 _Token = Annotated[int, Meta(ge=0, le=MOST_ID)]
+_Positive = Annotated[float, Meta(gt=0, le=MOST_COUNT)]
 
 _SECONDS = "give seconds above 0, or None for no limit"
 _ADDEND = "give a number from -2 to 2"
+_POSITIVE = f"give a number above 0, at most {MOST_COUNT:,}"
+_COUNT = f"give at least 1 and at most {MOST_COUNT:,}"
+_OFF = f"give 0 (off) or more, at most {MOST_COUNT:,}"
 _LOGPROBS = f"give 0 or more, at most {MOST_COUNT:,}, or None for off"
 
-FIELDS: dict[str, tuple[Any, str]] = {
+Table = dict[str, tuple[Any, str]]
+"""Name -> (type with its bounds, what to give instead)."""
+
+FIELDS: Table = {
     # a request
     "request_id": (_Name, f"give a non-empty text of at most {MOST_TEXT:,} characters"),
     "group": (_Name, f"give a non-empty name of at most {MOST_TEXT:,} characters"),
@@ -75,14 +88,14 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "early_stopping": (bool | Literal["never"], "give true, false or never"),
     # commands and calls
     "index": (_Number, "give the number of a sample, 0 for the first"),
-    "num_blocks": (Annotated[int, Meta(ge=1, le=MOST_BLOCKS)], f"give at least 1 block, at most {MOST_BLOCKS:,}"),
+    "num_blocks": (_Blocks, f"give at least 1 block, at most {MOST_BLOCKS:,}"),
     "steps": (_Count, f"give at least 1 step, at most {MOST_COUNT:,}"),
     "speed": (
         Annotated[float, Meta(ge=SLOWEST, le=FASTEST)] | None,
         f"give steps per second from {SLOWEST:g} to {FASTEST:g}, or none for no cap",
     ),
     "max_behind": (_Number | None, f"give 0 or more Frames, at most {MOST_COUNT:,}"),
-    "stretch": (Annotated[float, Meta(gt=0, le=MOST_COUNT)] | None, f"give a number above 0, at most {MOST_COUNT:,}"),
+    "stretch": (_Positive | None, _POSITIVE),
     "until": (_Seconds | None, _SECONDS),
     # a workload's job
     "id": (_Name, "give every job a name"),
@@ -94,19 +107,61 @@ FIELDS: dict[str, tuple[Any, str]] = {
 }
 
 
-def check(name: str, value: Any, shown: str = "", remedy: str = "") -> None:
+OPTIONS: Table = {
+    # EngineConfig's, as far as they have a range
+    "seed": (Annotated[int, Meta(ge=-(2**63))], "give a whole number of at most 64 bits"),
+    "cpu_threads": (
+        Annotated[int, Meta(ge=1, le=MOST_THREADS)] | None,
+        f"give at least 1 and at most {MOST_THREADS:,}",
+    ),
+    "block_size": (Literal[ACCEPTED_BLOCK_SIZES], f"choose one of {', '.join(map(str, ACCEPTED_BLOCK_SIZES))}"),
+    "num_gpu_blocks_override": (_Blocks | None, f"give at least 1 and at most {MOST_BLOCKS:,}"),
+    "gpu_memory_utilization": (Annotated[float, Meta(gt=0, le=1)], "give a share above 0 and at most 1"),
+    "kv_cache_memory": (_Positive | None, _POSITIVE),
+    "swap_space": (
+        Annotated[float, Meta(ge=0, le=MOST_MEMORY)] | None,
+        f"give 0 (no host pool) or more, at most {MOST_MEMORY:,}",
+    ),
+    "num_host_blocks_override": (
+        Annotated[int, Meta(ge=0, le=MOST_BLOCKS)] | None,
+        f"give 0 (no host pool) or more, at most {MOST_BLOCKS:,}",
+    ),
+    "max_model_len": (_Count | None, _COUNT),
+    "max_num_seqs": (_Count, _COUNT),
+    "max_num_batched_tokens": (_Count | None, _COUNT),
+    "max_prefill_steps": (_Number, f"give 0 (no bound) or more, at most {MOST_COUNT:,}"),
+    "watermark": (Annotated[float, Meta(ge=0, lt=1)], "give a share from 0 up to, not including, 1"),
+    "aging_rate": (Annotated[float, Meta(ge=0, le=MOST_COUNT)], _OFF),
+    "sjf_noise": (Annotated[float, Meta(ge=0, le=MOST_NOISE)], f"give 0 (off) or more, at most {MOST_NOISE:,}"),
+    "mlfq_quantum": (_Count, _COUNT),
+    "mlfq_levels": (Annotated[int, Meta(ge=1, le=MOST_LEVELS)], f"give at least 1 and at most {MOST_LEVELS:,}"),
+    "mlfq_starvation": (_Positive, _POSITIVE),
+    "skip_ahead": (_Number, _OFF),
+    "max_waiting": (_Count | None, _COUNT),
+    "max_predicted_ttft": (_Positive | None, _POSITIVE),
+    "request_timeout": (_Positive | None, _POSITIVE),
+    # AppConfig's
+    "theme": (str, "give the name of a theme"),
+    "fps": (Annotated[int, Meta(ge=1, le=60)], "give 1 to 60"),
+    "speed": FIELDS["speed"],
+    "max_tokens": (_Count, _COUNT),
+    "temperature": FIELDS["temperature"],
+    "cache_salt": FIELDS["cache_salt"],
+}
+
+
+def check(name: str, value: Any, shown: str = "", remedy: str = "", *, table: Table = FIELDS) -> None:
     """Raise BadValue unless `value` is what field `name` takes. `shown` is what the user calls it, if not `name`."""
-    kind, known_remedy = FIELDS[name]
-    remedy = remedy or known_remedy
+    kind, known_remedy = table[name]
     for text in _texts(value):
         check_text(shown or name, text)
     given = float(value) if isinstance(value, float) else value  # numpy's float64 is one too
     try:
         msgspec.convert(given, kind)
+        if name == "seed" and value is not None and value >= 2**64:  # more than msgspec's bounds hold
+            raise OverflowError
     except (msgspec.ValidationError, OverflowError):
-        raise BadValue(shown or name, value, remedy) from None
-    if name == "seed" and value is not None and value >= 2**64:  # more than msgspec's bounds hold
-        raise BadValue(shown or name, value, remedy)
+        raise BadValue(shown or name, value, remedy or known_remedy) from None
 
 
 def check_text(name: str, text: str) -> None:

@@ -7,9 +7,11 @@ from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
+from vtop.engine.adding import Prompt
 from vtop.engine.config import EngineConfig
-from vtop.engine.engine import LLMEngine, Prompt
+from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue
+from vtop.engine.executor import Tokenizer
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import SamplingParams
 
@@ -80,7 +82,7 @@ class LLM:
                         bar.set_postfix_str(f"output {tokens / elapsed:.1f} tokens/s", refresh=False)
         return [done[request_id] for request_id in ids]
 
-    def get_tokenizer(self) -> Any:
+    def get_tokenizer(self) -> Tokenizer | None:
         """The model's tokenizer, None when it has none."""
         return self.engine.tokenizer
 

@@ -20,10 +20,10 @@ from enum import StrEnum
 
 from vtop.engine import commands as cmd
 from vtop.engine import events as ev
+from vtop.engine.apply import apply
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, VtopError, error_line
 from vtop.engine.fields import check
-from vtop.engine.load_workload import load_workload
 from vtop.engine.policies.user import stuck_call
 from vtop.engine.workload.engine import WorkloadEngine
 
@@ -352,21 +352,6 @@ class EngineThread:
     def _apply_checked(self, engine: LLMEngine, command: cmd.Command) -> None:
         cmd.check_command(command)
         match command:
-            case cmd.AddRequest():
-                engine.add_request(
-                    command.request_id,
-                    command.prompt,
-                    command.params,
-                    priority=command.priority,
-                    group=command.group,
-                    timeout=command.timeout,
-                    cache_salt=command.cache_salt,
-                    expected_tokens=command.expected_tokens,
-                    deadline=command.deadline,
-                )
-            case cmd.AbortRequest(request_id):
-                if not engine.abort_request(request_id):
-                    engine.note(ev.Note("info", f"abort: request {request_id!r} is not alive"))
             case cmd.Pause():
                 if not self._paused:
                     self._pause(engine, "command")
@@ -383,19 +368,8 @@ class EngineThread:
                 self._interval = 1.0 / steps_per_second if steps_per_second else 0.0
                 self._next_step = 0.0
                 engine.note(ev.SpeedSet(steps_per_second))
-            case cmd.ResetPrefixCache():
-                engine.reset_prefix_cache()
-            case cmd.ResizePool(num_blocks):
-                engine.resize_pool(num_blocks)
-            case cmd.SetOption(name, value):
-                engine.set_option(name, value)
-            case cmd.SetPriority(request_id, priority):
-                if not engine.set_priority(request_id, priority):
-                    engine.note(ev.Note("info", f"priority: request {request_id!r} is not alive"))
-            case cmd.ReloadPolicy():
-                engine.reload_policy()
-            case cmd.LoadWorkload():
-                load_workload(engine, command)
+            case _:
+                apply(engine, command)
 
     def _resume(self, engine: LLMEngine) -> None:
         if self._paused:

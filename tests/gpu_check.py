@@ -39,7 +39,7 @@ import triton_interp as cases
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts
 from vtop.engine.model.executor import TorchExecutor
 from vtop.engine.model.graphs import CudaCapture, GraphOptions
 from vtop.engine.model.model import load_model
@@ -320,8 +320,8 @@ def prefill_row(heads: int, kv_heads: int, dim: int, tokens: int) -> None:
     work = 2 * heads * dim * tokens * tokens  # two products, half of each masked
     calls = 8 if tokens < 1000 else 2
     seconds = timed(lambda _: backend.attend(q, layer, batch, dim**-0.5), calls)
-    dense = [torch.randn(1, h, tokens, dim, device=DEVICE, dtype=q.dtype) for h in (heads, kv_heads, kv_heads)]
-    sdpa = timed(lambda _: F.scaled_dot_product_attention(*dense, is_causal=True, enable_gqa=True), calls)
+    dq, dk, dv = [torch.randn(1, h, tokens, dim, device=DEVICE, dtype=q.dtype) for h in (heads, kv_heads, kv_heads)]
+    sdpa = timed(lambda _: F.scaled_dot_product_attention(dq, dk, dv, is_causal=True, enable_gqa=True), calls)
     speed = f"{seconds * 1e6:9.1f} us {work / seconds / 1e12:5.0f} TFLOP/s"
     row("prefill", f"{heads}/{kv_heads}/{dim} {tokens} tokens", f"{speed}; SDPA, dense {work / sdpa / 1e12:5.0f}")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vtop.app.options import options
+from vtop.engine.apply import PER_SECOND, SECONDS
 from vtop.engine.commands import SetOption
 from vtop.engine.config import EngineConfig
-from vtop.engine.load_workload import PER_SECOND, SECONDS
 from vtop.engine.presets.base import LIVE
 from vtop.engine.sched.live import LIVE_OPTIONS
 from vtop.engine.state.fold import EngineState

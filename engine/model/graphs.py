@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ MakeGraph = Callable[[Callable[[], None]], Graph]
 
 
 class StaticPlan(Protocol):
-    """A backend's tensors for steps of one size; see kernels/triton_plan.py."""
+    """A backend's tensors for steps of one size; see kernels/gpu/plan.py."""
 
     storage: torch.Tensor
 
@@ -46,11 +46,33 @@ class StaticPlan(Protocol):
         ...
 
 
+@runtime_checkable
+class PlansAhead(Protocol):
+    """An attention backend whose steps can be captured (see TritonPagedAttention)."""
+
+    def static_plan(
+        self,
+        rows: int,
+        max_context: int,
+        *,
+        block_size: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        windows: Sequence[int | None],
+        storage: torch.Tensor | None,
+    ) -> StaticPlan:
+        """A plan for steps of `rows` decodes; `windows` are those of all layers (None: full attention)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """How to capture. `backend` has `static_plan` (see TritonPagedAttention), `max_context` is in tokens."""
+    """How to capture. `max_context` is in tokens."""
 
-    backend: Any
+    backend: PlansAhead
     max_rows: int
     max_context: int
     make_graph: MakeGraph
@@ -76,8 +98,8 @@ class CudaCapture:
 
 
 def buckets(max_rows: int) -> list[int]:
-    """Batch sizes that are captured: 1, 2, 4, multiples of 8 up to 256, of 16 up to 512, of 64 above, and max_rows."""
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(576, max_rows + 1, 64)]
+    """Batch sizes that are captured: 1, 2, 4, multiples of 8 up to 256, of 16 up to 512, and `max_rows`."""
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
     return sorted({size for size in sizes if size < max_rows} | {max_rows})
 
 
@@ -175,7 +197,7 @@ class DecodeGraphs:
 
     def _capture(self, rows: int, storage: torch.Tensor | None) -> _Captured:
         spec = self._model.spec
-        plan: StaticPlan = self._options.backend.static_plan(
+        plan = self._options.backend.static_plan(
             rows, self._options.max_context, block_size=self._block_size, heads=spec.num_heads,
             kv_heads=spec.num_kv_heads, head_dim=spec.head_dim, dtype=spec.dtype, device=spec.device,
             windows=[None, *sorted(spec.windows)], storage=storage,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vtop.engine.errors import BadValue, ModelRefused
-from vtop.engine.model.families import check_config, check_sizes
+from vtop.engine.model.families import check_config, check_files, check_loaded, check_sizes
+from vtop.engine.model.gguf import load_gguf, one_line, quiet
 from vtop.engine.model.source import ModelSource, Progress, SourceKind, hub_reachable, no_progress, pulled_folder
-from vtop.engine.model.weights import check_files, check_loaded
 
 
 def torch_dtype(name: str, device: torch.device) -> torch.dtype | str:
@@ -40,32 +37,6 @@ def load_pretrained(
         else:
             model, tokenizer = _load_folder(source, dtype)
     return model.to(device).eval(), tokenizer
-
-
-def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
-    """A GGUF file with its weights unpacked. Raises ModelRefused when it cannot be read, or lacks weights."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    if importlib.util.find_spec("accelerate") is None:
-        raise ModelRefused(path.name, "transformers reads GGUF files with accelerate; pip install accelerate")
-    folder, name = str(path.parent), path.name
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            gguf_file=name,
-            dtype=dtype,
-            quantization_config=GgufConfig(dequantize=True),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told here, by name
-        )
-    except Exception as error:
-        raise ModelRefused(name, f"transformers cannot read it: {_one_line(error)}") from error
-    check_loaded(model, report, name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    except Exception:  # many kinds; a model without a tokenizer is served by token ids
-        tokenizer = None
-    return model, tokenizer
 
 
 def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
@@ -103,7 +74,7 @@ def _load_folder(source: ModelSource, dtype: torch.dtype | str) -> tuple[Any, An
     except OSError as error:
         raise _unreachable(source, error) from error
     except Exception as error:
-        raise ModelRefused(source.name, f"transformers cannot load it: {_one_line(error)}") from error
+        raise ModelRefused(source.name, f"transformers cannot load it: {one_line(error)}") from error
     check_loaded(model, report, source.name)
     return model, _load_tokenizer(place, local)
 
@@ -120,30 +91,9 @@ def _load_tokenizer(place: str, local: bool) -> Any | None:
 def _unreachable(source: ModelSource, error: Exception) -> BadValue:
     if source.kind is SourceKind.HUB:
         remedy = (
-            f"cannot be had from the hub ({_one_line(error)}); check the name and the network, "
+            f"cannot be had from the hub ({one_line(error)}); check the name and the network, "
             "or give tiny, smollm2, a folder or a .gguf file"
         )
     else:
-        remedy = f"the folder cannot be loaded: {_one_line(error)}"
+        remedy = f"the folder cannot be loaded: {one_line(error)}"
     return BadValue("model", source.location, remedy)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()).split(". ")[0]
-    return f"{type(error).__name__}: {text[:160]}"
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars and reports of transformers meanwhile: they would be drawn over the app."""
-    from transformers.utils import logging
-
-    enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if enabled:
-            logging.enable_progress_bar()

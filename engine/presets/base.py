@@ -46,7 +46,7 @@ def preset_options(config: EngineConfig, num_blocks: int, max_model_len: int) ->
         max_model_len=max_model_len,
         chunked=config.batching == "chunked",
         priority=config.scheduling_policy == "priority",
-        watermark_blocks=int(config.watermark * num_blocks),
+        watermark_blocks=config.watermark_blocks(num_blocks),
         prefer_swap=config.preemption_mode == "swap",
         reserve_full_prompt=config.admission != "first-chunk",
         own_victim_ends_pass=config.preset_quirks,
@@ -134,7 +134,7 @@ class PresetScheduler(SchedulerCore):
 
     def resize(self, num_blocks: int) -> list[Request]:
         """As in the core; the watermark is a part of the pool that there is now."""
-        self.options = replace(self.options, watermark_blocks=int(self.config.watermark * num_blocks))
+        self.options = replace(self.options, watermark_blocks=self.config.watermark_blocks(num_blocks))
         return super().resize(num_blocks)
 
     # --- changes of state --------------------------------------------------------------------------------------------

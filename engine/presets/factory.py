@@ -18,7 +18,7 @@ AnyScheduler = Scheduler | V0Scheduler | V0ChunkedScheduler | V1Scheduler
 
 def make_blocks(config: EngineConfig, num_blocks: int, host_blocks: int = 0) -> BlockManager:
     """Block tables over a device pool and a host pool, as the preset keeps them."""
-    caching = config.enable_prefix_caching
+    caching = bool(config.enable_prefix_caching)
     if config.preset == "vllm-v0":
         blocks = V0Blocks(num_blocks, config.block_size, prefix_caching=caching, host_blocks=host_blocks)
         blocks.half_full = config.preset_quirks

@@ -23,10 +23,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import EngineConfig, check_option
 from vtop.engine.errors import BadValue
 from vtop.engine.events import Frame
-from vtop.engine.option_types import check_option
 from vtop.engine.policy_spec import FILE_MARK, NOT_FROM_DATA, OPTION
 from vtop.engine.scenarios.check import Verdict, check_names, evaluate, times_asked
 from vtop.engine.scenarios.run import ScenarioRun

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vtop.engine import events as ev
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import EngineConfig, check_option, option_kinds
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import check
-from vtop.engine.option_types import check_option, option_kinds
 from vtop.engine.policies import PolicyStack, make_policy
 from vtop.engine.sched.preemption import make_preemption_mode, make_victim_rule
 

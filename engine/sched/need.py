@@ -113,7 +113,7 @@ class Admission:
             tokens=step.left + sum(chunk.num_tokens for r in without for chunk in step.chunks.get(r, ())),
             num_seqs=running.num_seqs - sum(len(request.sequences) for request in without),
             available=pool.available,
-            watermark=int(self._scheduler.config.watermark * pool.total) if len(staying) else 0,
+            watermark=self._scheduler.config.watermark_blocks(pool.total) if len(staying) else 0,
             running=staying,
             promised=self.promised(without),
         )

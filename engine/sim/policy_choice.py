@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import EngineConfig, check_option
 from vtop.engine.errors import BadValue
-from vtop.engine.option_types import check_option
 from vtop.engine.policy_spec import FILE_MARK
 from vtop.engine.sched.live import from_text
 

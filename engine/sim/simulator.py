@@ -10,7 +10,7 @@ from vtop.engine.clock import ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, Deadlock
 from vtop.engine.events import Frame, Note
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts
 from vtop.engine.fields import MOST_BLOCKS
 from vtop.engine.output.length import LengthOutput
 from vtop.engine.sim.cards import Card

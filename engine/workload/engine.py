@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 from vtop.engine import events as ev
+from vtop.engine.adding import Prompt
 from vtop.engine.clock import Clock, ManualClock
 from vtop.engine.config import EngineConfig
-from vtop.engine.engine import LLMEngine, Prompt
+from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, Deadlock
 from vtop.engine.executor import Executor
 from vtop.engine.outputs import RequestOutput

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vtop.kernels.cpu.omp_pool import parallel_entry
+from vtop.kernels.cpu.runtime import parallel_entry
 
 _ROTATE_FIELDS = ctypes.c_int64 * 10
 TINY_WORK = 1 << 17

@@ -11,7 +11,6 @@ from enum import IntEnum
 
 from numba import carray, int64, njit, types
 
-from vtop.kernels.cpu.cache import c_function
 from vtop.kernels.cpu.linear_vectors import LANES as LANES
 from vtop.kernels.cpu.linear_vectors import (
     TILE_COLUMNS,
@@ -22,10 +21,10 @@ from vtop.kernels.cpu.linear_vectors import (
     tile,
     widen,
 )
+from vtop.kernels.cpu.runtime import c_function
 
 ROW_BLOCK = 48
 """Rows computed per pass over the weights; with 1536 inputs they take 300 kB, which stays in a second-level cache."""
-TILE_ROWS = 3
 WIDEN_FROM = 7
 """Rows from which bfloat16 weights are widened once for all rows of a block instead of in each tile."""
 MAX_SEGMENTS = 3

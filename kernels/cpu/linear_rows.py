@@ -11,8 +11,8 @@ import numpy as np
 from numba import carray, float32, njit, types
 from numba.extending import intrinsic
 
-from vtop.kernels.cpu.cache import c_function
 from vtop.kernels.cpu.linear_vectors import emitter
+from vtop.kernels.cpu.runtime import c_function
 from vtop.kernels.cpu.vectors import Cell
 
 _FLOATS, _HALVES = (0,), (0, 0)

@@ -16,11 +16,9 @@ import torch
 from numba.core import registry as numba_registry
 
 from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
-from vtop.kernels.cpu import layout
-from vtop.kernels.cpu import write as writing
-from vtop.kernels.cpu.entry import attention_function
-from vtop.kernels.cpu.omp_pool import parallel_entry
+from vtop.kernels.cpu import entry, layout
 from vtop.kernels.cpu.plan import PREFILL_ROWS, plan_units
+from vtop.kernels.cpu.runtime import parallel_entry
 from vtop.kernels.cpu.vectors import LOG2E
 from vtop.kernels.plain.paged import TorchPagedAttention
 
@@ -95,10 +93,10 @@ class NumbaPagedAttention:
         k, v = _rows(k, layer.dtype), _rows(v, layer.dtype)
         size = layer.element_size()
         ints = step.ints
-        ints[writing.KEYS], ints[writing.VALUES], ints[writing.LAYER] = k.data_ptr(), v.data_ptr(), layer.data_ptr()
-        ints[writing.KEY_TOKEN_STRIDE], ints[writing.KEY_HEAD_STRIDE] = k.stride(0) * size, k.stride(1) * size
-        ints[writing.VALUE_TOKEN_STRIDE], ints[writing.VALUE_HEAD_STRIDE] = v.stride(0) * size, v.stride(1) * size
-        ints[writing.NEXT_RUN] = 0
+        ints[entry.KEYS], ints[entry.VALUES], ints[entry.LAYER] = k.data_ptr(), v.data_ptr(), layer.data_ptr()
+        ints[entry.KEY_TOKEN_STRIDE], ints[entry.KEY_HEAD_STRIDE] = k.stride(0) * size, k.stride(1) * size
+        ints[entry.VALUE_TOKEN_STRIDE], ints[entry.VALUE_HEAD_STRIDE] = v.stride(0) * size, v.stride(1) * size
+        ints[entry.NEXT_RUN] = 0
         step.run()
 
     def attend(
@@ -169,8 +167,8 @@ class NumbaPagedAttention:
         if lanes == 0 or element is None or (element == "float16" and not _converts_half(self._features)):
             return None
         try:
-            function = self._functions[dtype, lanes] = attention_function(element, lanes)
-            self._write = writing.write_function()
+            function = self._functions[dtype, lanes] = entry.attention_function(element, lanes)
+            self._write = entry.write_function()
             error = self._test(dtype, head_dim)
             if not error <= TEST_ERROR[dtype]:
                 raise ArithmeticError(f"its result is {error:.1e} off")
@@ -204,12 +202,12 @@ class NumbaPagedAttention:
         row = head_dim * layer.element_size()
         seconds = 2 * batch.num_tokens * kv_heads * row / BYTES_PER_SECOND
         threads = torch.get_num_threads() if seconds > SHARED_SECONDS else 1
-        step = _Step(writing.WRITE_ARGUMENTS, self._write.ctypes, self._write.address, threads)
+        step = _Step(entry.WRITE_ARGUMENTS, self._write.ctypes, self._write.address, threads)
         ints = step.ints
-        ints[writing.LAYER_BLOCK_STRIDE] = layer.stride(0) * layer.element_size()
-        ints[writing.SLOTS] = step.address(np.ascontiguousarray(batch.slots, dtype=np.int64))
-        ints[writing.SLOT_COUNT], ints[writing.SLOT_BLOCK_SIZE] = batch.num_tokens, block_size
-        ints[writing.HEADS], ints[writing.ROW_BYTES] = kv_heads, row
+        ints[entry.LAYER_BLOCK_STRIDE] = layer.stride(0) * layer.element_size()
+        ints[entry.SLOTS] = step.address(np.ascontiguousarray(batch.slots, dtype=np.int64))
+        ints[entry.SLOT_COUNT], ints[entry.SLOT_BLOCK_SIZE] = batch.num_tokens, block_size
+        ints[entry.HEADS], ints[entry.ROW_BYTES] = kv_heads, row
         return step
 
     def _plan(self, q: torch.Tensor, layer: torch.Tensor, batch: AttentionBatch, window: int | None) -> _Step | None:

@@ -67,7 +67,8 @@ class Terminal:
     params=[pytest.param((120, 40), id="120x40"), pytest.param((80, 24), id="80x24", marks=pytest.mark.slow)]
 )
 def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
-    terminal = Terminal(*request.param, tmp_path)
+    columns, rows = request.param
+    terminal = Terminal(columns, rows, tmp_path)
     yield terminal
     terminal.close()
 

@@ -68,7 +68,13 @@ class Inside:
             tick(app)
             self.write(app)
 
-        VtopApp._draw, Pump.pull, Pump._take, VtopApp._tick = timed_draw, timed_pull, counted, ticked  # type: ignore[method-assign]
+        for kind, name, method in (
+            (VtopApp, "_draw", timed_draw),
+            (Pump, "pull", timed_pull),
+            (Pump, "_take", counted),
+            (VtopApp, "_tick", ticked),
+        ):
+            setattr(kind, name, method)
 
     def write(self, app: Any) -> None:
         now = time.monotonic()

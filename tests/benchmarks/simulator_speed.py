@@ -12,7 +12,6 @@ import cProfile
 import pstats
 import resource
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -105,4 +104,4 @@ def vidur(python: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,13 +14,13 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from vtop.engine.model.host_cache import HostCache
-from vtop.engine.model.kv_cache import KVCache
+from vtop.engine.model.kv_cache import HostCache, KVCache
 
 SHAPES = {
     "SmolLM2 bfloat16": (30, 3, 16, 64, torch.bfloat16),
@@ -54,10 +54,11 @@ def measure(name: str, blocks: int, device: torch.device, repeats: int) -> tuple
     rng = random.Random(0)
     for _ in range(repeats + 2):
         pairs = list(zip(rng.sample(range(4 * blocks), blocks), rng.sample(range(4 * blocks), blocks), strict=True))
+        back = [(to, source) for source, to in pairs]
         calls: list[Callable[[], object]] = [
-            lambda pairs=pairs: host.swap_out(cache.tensor, pairs),
+            partial(host.swap_out, cache.tensor, pairs),
             lambda: on_host.copy_(on_device, non_blocking=True),
-            lambda pairs=pairs: host.swap_in(cache.tensor, [(to, source) for source, to in pairs]),
+            partial(host.swap_in, cache.tensor, back),
             lambda: on_device.copy_(on_host, non_blocking=True),
         ]
         for found, call in zip(times, calls, strict=True):

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from vtop.engine.config import EngineConfig
+from vtop.engine.config import EngineConfig, check_option
 from vtop.engine.errors import BadValue
 from vtop.engine.fields import MOST_BLOCKS
-from vtop.engine.option_types import check_option
 from vtop.engine.sim.policy_choice import parse_policies
 
 WRONG: list[tuple[str, Any, str]] = [

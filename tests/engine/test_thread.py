@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -244,12 +245,16 @@ def test_abort_in_the_step_of_the_end_twice_and_of_the_unknown(start: Start) -> 
     assert running.state.used == 0 and running.thread.status.state is not ThreadState.FAILED
 
 
+def idle_after(running: Running, name: str) -> bool:
+    return running.state.find(name) is not None and not running.state.requests
+
+
 def test_salts_and_the_reset_of_the_cache_arrive(start: Start) -> None:
     running = start()
     params = SamplingParams(temperature=0, max_tokens=2)
     for name, salt in (("a", "x"), ("b", "y"), ("c", "x")):
         running.thread.send(cmd.AddRequest(name, (*PROMPT, *PROMPT), params, cache_salt=salt))
-        running.until(lambda name=name: running.state.find(name) is not None and not running.state.requests)
+        running.until(partial(idle_after, running, name))
     running.thread.send(cmd.ResetPrefixCache())
     running.thread.send(cmd.AddRequest("d", (*PROMPT, *PROMPT), params, cache_salt="x"))
     running.until(lambda: len(running.state.finished) == 4)
@@ -262,17 +267,15 @@ def test_a_thousand_random_commands_at_full_speed(start: Start) -> None:
     running = start(num_blocks=12)
     rng = random.Random(7)
     for i in range(1000):
-        command = rng.choice(
-            [
-                cmd.AddRequest(f"r{i}", PROMPT, SamplingParams(max_tokens=rng.randint(1, 20), temperature=0)),
-                cmd.AbortRequest(f"r{rng.randint(0, i)}"),
-                cmd.Pause(),
-                cmd.Resume(),
-                cmd.Step(2),
-                cmd.ResizePool(rng.randint(4, 16)),
-            ]
-        )
-        running.thread.send(command)
+        several: list[cmd.Command] = [
+            cmd.AddRequest(f"r{i}", PROMPT, SamplingParams(max_tokens=rng.randint(1, 20), temperature=0)),
+            cmd.AbortRequest(f"r{rng.randint(0, i)}"),
+            cmd.Pause(),
+            cmd.Resume(),
+            cmd.Step(2),
+            cmd.ResizePool(rng.randint(4, 16)),
+        ]
+        running.thread.send(rng.choice(several))
         running.read()
     running.thread.send(cmd.Resume())
     running.until(lambda: not running.state.requests and not running.state.paused)

@@ -11,10 +11,10 @@ from vtop.app.commands.sim.arguments import SimArguments
 from vtop.app.commands.unattended import report_stuck_calls
 from vtop.app.live.playing import Look, Playing
 from vtop.app.settings import Settings
+from vtop.engine.apply import PER_SECOND, SECONDS
 from vtop.engine.commands import LoadWorkload, SetOption
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.load_workload import PER_SECOND, SECONDS
 from vtop.engine.scenarios.scenario import Scenario, Variant, find_scenario
 from vtop.engine.sim.cards import Card
 from vtop.engine.sim.simulator import Simulation, build

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from vtop.app.screens.dialogs import option_form
+from vtop.app.screens.fields import TextInput
 from vtop.app.screens.form import FormScreen
 from vtop.engine import commands as cmd
 from vtop.engine.sched.live import LIVE_OPTIONS
 from vtop_support.app_driver import running_app, screen_lines, screen_text, settle, until
 from vtop_support.stub_feed import StubFeed
+
+
+def type_into(form: FormScreen, name: str, text: str) -> None:
+    field = form._inputs[name]
+    assert isinstance(field, TextInput)
+    field.value = text
 
 
 def feed_of(**options: object) -> StubFeed:
@@ -29,10 +36,10 @@ async def test_options_are_set_and_mistakes_are_said_in_the_dialog() -> None:
         assert isinstance(form, FormScreen)
         assert "who goes first: fcfs" in screen_text(app)
         assert {f"field-{name}" for name in LIVE_OPTIONS} == {w.id for w in form._inputs.values()}
-        form._inputs["max_num_seqs"].value = "0"
+        type_into(form, "max_num_seqs", "0")
         await pilot.press("enter")
         assert "max_num_seqs = 0: give at least 1" in screen_text(app) and feed.sent == []
-        form._inputs["max_num_seqs"].value = "7"
+        type_into(form, "max_num_seqs", "7")
         victim = form._inputs["victim"]
         victim.focus()
         while victim.value != "most-blocks":
@@ -143,8 +150,8 @@ async def test_the_form_injects_samples() -> None:
         await pilot.pause()
         form = app.screen
         assert isinstance(form, FormScreen)
-        form._inputs["prompt"].value = "hello"
-        form._inputs["samples"].value = "3"
+        type_into(form, "prompt", "hello")
+        type_into(form, "samples", "3")
         await pilot.press("enter")
         await pilot.pause()
         (added,) = [c for c in feed.sent if isinstance(c, cmd.AddRequest)]

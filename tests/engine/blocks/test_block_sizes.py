@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from vtop.engine.config import ACCEPTED_BLOCK_SIZES, EngineConfig
+from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
+from vtop.engine.fields import ACCEPTED_BLOCK_SIZES
 from vtop.engine.llm import LLM
 from vtop.engine.request import SamplingParams
 

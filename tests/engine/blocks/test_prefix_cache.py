@@ -159,7 +159,7 @@ def test_a_hit_that_does_not_fit_holds_nothing() -> None:
     assert (pool.cached, pool.available) == (3, 5)
     engine.add("new", prompt(10, 24), 1)
     before = [pool.ref_count(b) for b in range(7)], hand_out_order(pool)
-    scheduler = engine.engine._scheduler
+    scheduler: Any = engine.engine._scheduler
     for _ in range(100):
         reason = scheduler.admission.of_waiting(StepPass(0.0, 64), engine.engine._requests["new"])
         assert isinstance(reason, ev.NeedsBlocks) and reason.need == 6

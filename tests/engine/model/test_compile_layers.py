@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue
 from vtop.engine.model import compile as compile_layers
-from vtop.engine.model.executor import build_executor
+from vtop.engine.model.build import build_executor
 from vtop.engine.model.model import load_model
 from vtop.engine.request import SamplingParams
 from vtop.kernels.registry import get_backend
@@ -18,7 +20,7 @@ NEEDS_COMPILER = pytest.mark.skipif(compile_layers.find_compiler() is None, reas
 
 
 def test_without_a_compiler_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_layers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     model = tiny_random("llama")
     loaded = load_model(model, name="test", backend=get_backend("torch"))
     note = compile_layers.compile_layers(loaded, 4)
@@ -28,7 +30,7 @@ def test_without_a_compiler_one_line_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_a_compiler_our_own_layers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_layers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     config = EngineConfig(device="cpu", compile=True, num_gpu_blocks_override=8)
     model = tiny_random("llama")
     executor, _, facts = build_executor(config, model=model)

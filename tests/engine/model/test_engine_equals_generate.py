@@ -14,7 +14,8 @@ import torch
 
 from vtop.engine import events as ev
 from vtop.engine.config import EngineConfig
-from vtop.engine.model.executor import TorchExecutor, build_executor
+from vtop.engine.model.build import build_executor
+from vtop.engine.model.executor import TorchExecutor
 from vtop.engine.model.model import LoadedModel, load_model
 from vtop.engine.model.source import resolve
 from vtop.engine.request import SamplingParams
@@ -300,6 +301,7 @@ def test_the_model_is_as_before_after_close() -> None:
 
 
 def test_params_are_checked_where_they_are_made() -> None:
-    for name, value in {"temperature": -1.0, "top_p": 0.0, "max_tokens": 0, "stop": ("",), "min_tokens": -1}.items():
+    wrong: dict[str, Any] = {"temperature": -1.0, "top_p": 0.0, "max_tokens": 0, "stop": ("",), "min_tokens": -1}
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             SamplingParams(**{name: value})

@@ -12,9 +12,9 @@ import torch
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import Chunk, StepPlan
-from vtop.engine.model.executor import TRIAL_BLOCKS, TorchExecutor, build_executor
-from vtop.engine.model.host_cache import HostCache, runs
-from vtop.engine.model.kv_cache import KVCache
+from vtop.engine.model.build import build_executor
+from vtop.engine.model.executor import TRIAL_BLOCKS, TorchExecutor
+from vtop.engine.model.kv_cache import HostCache, KVCache, runs
 from vtop.engine.model.model import load_model
 from vtop.engine.request import SamplingParams, Sequence, new_request
 from vtop.kernels.registry import get_backend

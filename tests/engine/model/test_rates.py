@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vtop.engine.executor import ExecutorRates
-from vtop.engine.model.rates import REMEMBERED, RateMeter
+from vtop.engine.model.executor import REMEMBERED, RateMeter
 
 
 def test_rates_are_medians_of_the_latest_measurements() -> None:

@@ -173,12 +173,13 @@ def test_seed_position_and_sequence_index_each_change_the_draw() -> None:
 def test_penalties_follow_their_formulas() -> None:
     prompt, output = [1, 2, 2], [3, 3, 3, 4]
     logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0))
-    for params in (
+    several: tuple[dict[str, Any], ...] = (
         {"repetition_penalty": 1.7},
         {"presence_penalty": 1.5},
         {"frequency_penalty": -1.2},
         {"repetition_penalty": 0.6, "presence_penalty": 0.4, "frequency_penalty": 0.9},
-    ):
+    )
+    for params in several:
         row = logits[0].tolist()
         for token in set(prompt + output):
             penalty = params.get("repetition_penalty", 1.0)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtop.engine.output.detokenizer import REPLACEMENT, Detokenizer
-from vtop.engine.output.stop import StopStrings
+from vtop.engine.output.detokenizer import REPLACEMENT, Detokenizer, StopStrings
 from vtop_support.tokenizers import TOKENIZERS, byte_level, metaspace
 
 SAMPLES = [

@@ -52,7 +52,7 @@ def assert_prompt(output: RequestOutput, known: torch.Tensor, prompt: list[int],
 
 @pytest.mark.parametrize("preset", ["sensible", "vllm-v0", "vllm-v1"])
 def test_a_cached_prompt_is_computed_again_for_its_log_probabilities(model: Any, preset: str) -> None:
-    more = {} if preset == "sensible" else {"preset": preset}
+    more: dict[str, Any] = {} if preset == "sensible" else {"preset": preset}
     if preset == "vllm-v0":
         more["batching"] = "prefill-first"
     engine = engine_over(enable_prefix_caching=True, **more)

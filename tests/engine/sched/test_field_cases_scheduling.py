@@ -226,7 +226,8 @@ class FirstInOrder:
 
 def test_a_victim_visited_earlier_in_the_pass_costs_nobody_a_turn() -> None:
     """E020: A, visited first, is preempted for B; B and C both get their token in the same step."""
-    scheduler = Scheduler(EngineConfig(block_size=4), BlockManager(7, 4), NoText(), 64)
+    nothing: Any = NoText()  # the rest of an OutputProcessor is not called here
+    scheduler = Scheduler(EngineConfig(block_size=4), BlockManager(7, 4), nothing, 64)
     scheduler.victim_rule = FirstInOrder()
     for number, (name, size) in enumerate({"A": 16, "B": 8, "C": 2}.items()):
         request = new_request(name, number, list(range(size)), SamplingParams(), arrival=0, limit=99, seed=0)

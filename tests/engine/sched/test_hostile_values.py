@@ -25,7 +25,7 @@ from vtop.engine.clock import ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts
 from vtop.engine.llm import LLM
 from vtop.engine.request import SamplingParams
 from vtop.engine.state.fold import EngineState

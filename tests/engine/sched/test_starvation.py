@@ -126,7 +126,7 @@ def test_a_full_queue_turns_away_the_least_urgent() -> None:
 
 @pytest.mark.parametrize("preset", ["vllm-v0", "vllm-v1"])
 def test_presets_turn_away_by_their_own_order(preset: str) -> None:
-    batched = {"max_num_batched_tokens": 64, "max_model_len": 64}
+    batched: dict[str, Any] = {"max_num_batched_tokens": 64, "max_model_len": 64}
     engine = AuditedEngine(16, preset=preset, max_num_seqs=1, max_waiting=1, scheduling_policy="priority", **batched)
     engine.add("runs", 4, 4, priority=0)
     engine.step()

@@ -16,6 +16,7 @@ from vtop.engine.events import BlocksFreed, Forked, Frame, Note, PrefixLookup, S
 from vtop.engine.policies import POLICIES
 from vtop.engine.sim.cards import find_card
 from vtop.engine.sim.compare import Case, mean_and_half_width, rows, run_cases, student_t
+from vtop.engine.sim.cost_model import HingeCost
 from vtop.engine.sim.policy_choice import parse_policies
 from vtop.engine.sim.simulator import Simulation, simulate
 from vtop.engine.state.measures import jain, measures, overtakings, percentile
@@ -102,6 +103,7 @@ def test_time_goes_forward_and_nothing_happens_before_it_arrives() -> None:
 def test_one_request_alone_takes_what_the_card_says() -> None:
     result = run(Workload("one", (Job("a", 1.5, 100, 3),)))
     cost = CARD.cost
+    assert isinstance(cost, HingeCost)
     prefill = cost.c0 + cost.ct * 100 + cost.ca * 100 * 50
     decode = [cost.c0 + cost.ct + cost.cd + cost.ck * context for context in (101, 102)]
     [record] = result.ledger.records
@@ -164,7 +166,7 @@ def test_processes_give_what_one_gives() -> None:
         ("", "--policies"),
         ("fcfs:watermark", "--policies"),
         ("fcfs,sjf,fcfs", "--policies"),
-        ("fcfs:watermark=2", "watermark"),
+        ("fcfs:watermark=2", "--policies"),
     ],
 )
 def test_a_bad_list_of_policies_is_named(text: str, field: str) -> None:
@@ -265,7 +267,7 @@ def test_urgent_means_the_same_requests_whatever_order_a_policy_has() -> None:
 
 
 def test_only_deadlines_that_were_given_are_missed() -> None:
-    def found(**limits: float) -> tuple[float, float]:
+    def found(**limits: Any) -> tuple[float, float]:
         jobs = [Job("big", 0.0, 900, 100), *(Job(f"w{i}", 0.1, 900, 5, **limits) for i in range(3))]
         values = run(Workload("blocked", tuple(jobs))).measures()
         return values["timeouts"], values["deadline_misses"]

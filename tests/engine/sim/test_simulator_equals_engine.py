@@ -13,9 +13,9 @@ from vtop.engine import events as ev
 from vtop.engine.clock import ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
-from vtop.engine.executor import Executor, StepOutput, StepPlan
-from vtop.engine.facts import EngineFacts
-from vtop.engine.model.executor import TorchExecutor, build_executor
+from vtop.engine.executor import EngineFacts, Executor, StepOutput, StepPlan
+from vtop.engine.model.build import build_executor
+from vtop.engine.model.executor import TorchExecutor
 from vtop.engine.output.length import LengthOutput
 from vtop.engine.request import SamplingParams
 from vtop.engine.sim.cost_model import HingeCost

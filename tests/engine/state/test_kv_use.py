@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ STEP = 2.0  # seconds that a step is computed
 class Watching(StubExecutor):
     """Takes time for a step, and writes down what the engine holds meanwhile, slot by slot."""
 
-    def __init__(self, num_blocks: int, block_size: int, **more: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, **more: Any) -> None:
         super().__init__(num_blocks, block_size, **more)
         self.rig: Rig | None = None
         self.seconds_used = 0.0
@@ -49,8 +51,8 @@ class Watching(StubExecutor):
 class Rig(AuditedEngine):
     """Counts what is held between steps too."""
 
-    def __init__(self, num_blocks: int, block_size: int = 4, **options: object) -> None:
-        host = int(options.get("num_host_blocks_override", 0))  # type: ignore[call-overload]
+    def __init__(self, num_blocks: int, block_size: int = 4, **options: Any) -> None:
+        host = int(options.get("num_host_blocks_override", 0))
         self.watching = Watching(num_blocks, block_size, num_host_blocks=host)
         super().__init__(num_blocks, executor=self.watching, block_size=block_size, **options)
         self.watching.rig = self
@@ -139,7 +141,7 @@ LIVES = st.tuples(
 def test_use_and_fill_are_those_of_every_slot(
     lives: list[tuple[int, int, int, bool, int]], blocks: int, budget: int, mode: str, caching: bool, preset: str
 ) -> None:
-    options: dict[str, object] = {"enable_prefix_caching": caching, "max_num_batched_tokens": budget}
+    options: dict[str, Any] = {"enable_prefix_caching": caching, "max_num_batched_tokens": budget}
     if preset == "sensible":
         options |= {"preemption_mode": mode, "num_host_blocks_override": 30}
     else:

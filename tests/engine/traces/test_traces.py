@@ -357,7 +357,12 @@ def test_the_first_question_that_was_answered_is_the_request(
     path = tmp_path / "talk.json"
     path.write_text(json.dumps({key: conversation} if lines else [{key: conversation}]) + "\n")
     seen: list[str] = []
-    found = open_trace(path, count_tokens=lambda text: seen.append(text) or len(text))
+
+    def count(text: str) -> int:
+        seen.append(text)
+        return len(text)
+
+    found = open_trace(path, count_tokens=count)
     assert tuple(seen) == texts
     assert [(j.prompt_tokens, j.output_tokens) for j in found.workload.jobs] == [tuple(map(len, texts))]
 

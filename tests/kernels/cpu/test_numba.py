@@ -22,8 +22,7 @@ from numba.core import config
 
 from vtop.kernels import registry
 from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
-from vtop.kernels.cpu import cache as numba_cache
-from vtop.kernels.cpu import omp_pool
+from vtop.kernels.cpu import runtime
 from vtop.kernels.cpu.layout import CHUNK, FIRST_HEAD, HIGH, KIND, LAST_HEAD, LOW, PREFILL, TOKEN, TOKENS
 from vtop.kernels.cpu.paged import NumbaPagedAttention
 from vtop.kernels.cpu.plan import plan_units
@@ -335,11 +334,11 @@ def test_what_a_backend_does_not_run_goes_to_torch_unless_it_was_asked_for_by_na
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch's OpenMP library is found through /proc")
 def test_torchs_own_pool_is_found_and_its_absence_is_no_error(tmp_path: Path) -> None:
-    assert omp_pool.parallel_entry() is not None
+    assert runtime.parallel_entry() is not None
     other = tmp_path / "maps"
     other.write_text("7f00-7f01 r-xp 00000000 08:01 1 /lib/libgomp_of_none.so.1\n7f02-7f03 rw-p 00000000 00:00 0\n")
-    assert omp_pool.parallel_entry(str(other)) is None
-    assert omp_pool.parallel_entry(str(tmp_path / "nothing")) is None
+    assert runtime.parallel_entry(str(other)) is None
+    assert runtime.parallel_entry(str(tmp_path / "nothing")) is None
 
 
 START = """
@@ -370,11 +369,11 @@ def test_compiled_code_is_kept_for_the_next_process(tmp_path: Path) -> None:
 
 def test_a_cache_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    find = numba_cache.cache_folder.__wrapped__
+    find = runtime.cache_folder.__wrapped__
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file" / "sub"))
     assert find() is None
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "sub"))
     assert find() == next((tmp_path / "sub").iterdir())
-    monkeypatch.setattr(numba_cache, "cache_folder", lambda: None)
-    with numba_cache._caching() as cached:
+    monkeypatch.setattr(runtime, "cache_folder", lambda: None)
+    with runtime._caching() as cached:
         assert not cached

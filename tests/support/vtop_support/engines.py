@@ -9,8 +9,7 @@ from vtop.engine import events as ev
 from vtop.engine.clock import ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
-from vtop.engine.executor import Executor
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts, Executor
 from vtop.engine.outputs import RequestOutput
 from vtop.engine.request import SamplingParams
 from vtop.engine.state.fold import EngineState

@@ -23,7 +23,7 @@ from vtop_support.stub import StubExecutor
 Action = tuple[str, int, int, int]
 Switch = tuple[str, Any]
 
-OPTIONS = st.fixed_dictionaries(
+OPTIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "num_blocks": st.integers(2, 24),
         "block_size": st.sampled_from([4, 1, 2, 16]),

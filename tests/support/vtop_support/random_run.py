@@ -10,7 +10,7 @@ from vtop.engine.clock import ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
 from vtop.engine.errors import BadValue
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts
 from vtop.engine.request import SamplingParams
 from vtop_support.stub import StubExecutor
 
@@ -107,14 +107,13 @@ class RandomRun:
             case 2:
                 engine.set_option("max_num_seqs", rng.choice([1, 3, 8]))
             case 3 if engine.config.preset == "sensible":
-                name, values = rng.choice(
-                    [
-                        ("victim", ["latest", "policy", "most-blocks"]),
-                        ("preemption_mode", ["recompute", "swap"]),
-                        ("watermark", [0.0, 0.2]),
-                        ("scheduling_policy", ["fcfs", "priority", "fair"]),
-                    ]
-                )
+                choices: list[tuple[str, list[Any]]] = [
+                    ("victim", ["latest", "policy", "most-blocks"]),
+                    ("preemption_mode", ["recompute", "swap"]),
+                    ("watermark", [0.0, 0.2]),
+                    ("scheduling_policy", ["fcfs", "priority", "fair"]),
+                ]
+                name, values = rng.choice(choices)
                 engine.set_option(name, rng.choice(values))
             case 4 if alive:
                 engine.abort_request(rng.choice(alive))

@@ -10,7 +10,7 @@ from typing import Any
 from vtop.engine.clock import Clock, ManualClock
 from vtop.engine.config import EngineConfig
 from vtop.engine.engine import LLMEngine
-from vtop.engine.facts import EngineFacts
+from vtop.engine.executor import EngineFacts
 from vtop.engine.outputs import RequestOutput
 from vtop_support.stub import VOCAB, StubExecutor
 

