@@ -164,7 +164,9 @@ class PresetScheduler(SchedulerCore):
         forked: Mapping[int, list[SampledToken]],
         index: int,
     ) -> None:
-        """As in the core, but what is written is indexed in the preset's own way."""
+        """As in the core, but what is written is indexed in the preset's own way, and may have ended meanwhile."""
+        if chunk.sequence.request.finished:
+            return
         self._written(chunk)
         if sampled is not None:
             others = fork_samples(self, chunk.sequence, chunk.forks, forked[index]) if chunk.forks else ()

@@ -108,8 +108,8 @@ class SchedulerCore(SchedulerState):
         for index, chunk in enumerate(plan.chunks):
             sampled = output.tokens[index]
             request = chunk.sequence.request
-            if request in given.failed or request.status is RequestStatus.FINISHED:
-                continue  # a preset's may have ended while the step was in flight
+            if request in given.failed:
+                continue
             try:
                 self._take_chunk(given, chunk, sampled, output.forked, index)
             except Exception as error:
@@ -138,7 +138,8 @@ class SchedulerCore(SchedulerState):
             given.failed[request] = sampled.fault
             return
         seq.num_computed = chunk.start + chunk.num_tokens
-        if self.blocks.prefix_caching and seq.num_computed // self.blocks.block_size > seq.num_indexed:
+        blocks = self.blocks
+        if blocks.prefix_caching and seq.num_computed // blocks.block_size > seq.num_indexed:
             self._index_written(seq)
         if self.policy.token_hooks:
             self._count_service(chunk, sampled is not None)
