@@ -140,7 +140,8 @@ class SchedulerCore(SchedulerState):
             given.failed[request] = sampled.fault
             return
         seq.num_computed = chunk.start + chunk.num_tokens
-        if self.blocks.prefix_caching and seq.num_computed // self.blocks.block_size > seq.num_indexed:
+        blocks = self.blocks
+        if blocks.prefix_caching and seq.num_computed // blocks.block_size > seq.num_indexed:
             self._index_written(seq)
         if self.policy.token_hooks:
             self._count_service(chunk, sampled is not None)

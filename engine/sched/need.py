@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vtop.engine import events as ev
-from vtop.engine.blocks.manager import NO_HIT, BlockManager, PrefixHit
+from vtop.engine.blocks.manager import NO_HIT, PrefixHit
 from vtop.engine.request import Request, RequestStatus, Sequence
 
 if TYPE_CHECKING:
@@ -49,17 +49,13 @@ class Admission:
         self._scheduler = scheduler  # its queues, policy, budget and options are replaced while it runs
         self._rejoining: list[Request] = []  # that came back with samples which waited for their prompt; some still do
 
-    @property
-    def _blocks(self) -> BlockManager:
-        return self._scheduler.blocks
-
     # --- verdicts ----------------------------------------------------------------------------------------------------
 
     def of_waiting(self, step: StepPass, request: Request) -> Need | ev.WaitReason:
         """What admitting a waiting request takes; why it cannot be admitted now, when it cannot."""
         headroom = self._headroom(step)
-        if not self._blocks.ever_returns(request):  # samples that outgrew the pool, behind a head that waits
-            return self._scheduler._needs_blocks(self._blocks.least_blocks(request), headroom.watermark)
+        if not self._scheduler.blocks.ever_returns(request):  # samples that outgrew the pool, behind a head that waits
+            return self._scheduler._needs_blocks(self._scheduler.blocks.least_blocks(request), headroom.watermark)
         need = self._need(request, headroom)
         reason = self._why_wait(request, need, headroom)
         if reason is not None and need.hit.copy_last:
@@ -80,7 +76,7 @@ class Admission:
         need = self._need(request, headroom, copy=False)
         # blocks that the request would take over from a victim are not to be counted as given back by it
         hit = set(need.hit.blocks)
-        headroom.available += sum(len(self._blocks.only_held_by(victim) - hit) for victim in victims)
+        headroom.available += sum(len(self._scheduler.blocks.only_held_by(victim) - hit) for victim in victims)
         return self._why_wait(request, need, headroom) is None
 
     def _why_wait(self, request: Request, need: Need, headroom: Headroom) -> ev.WaitReason | None:
@@ -107,7 +103,7 @@ class Admission:
     def _headroom(self, step: StepPass, without: list[Request] | None = None) -> Headroom:
         """What can be given now; without some requests, as if they had been preempted, but for their blocks."""
         without = without or []
-        running, pool = self._scheduler.running, self._blocks.pool
+        running, pool = self._scheduler.running, self._scheduler.blocks.pool
         staying = [request for request in running if request not in without] if without else running
         return Headroom(
             tokens=step.left + sum(chunk.num_tokens for r in without for chunk in step.chunks.get(r, ())),
@@ -130,13 +126,13 @@ class Admission:
         alive = dict.fromkeys(r for r in self._rejoining if r.status is RequestStatus.RUNNING and r.awaiting)
         self._rejoining = list(alive)
         waiting = (seq for request in alive if request not in without for seq in request.awaiting)
-        return sum(self._blocks.lacks(seq, seq.num_tokens) for seq in waiting)
+        return sum(self._scheduler.blocks.lacks(seq, seq.num_tokens) for seq in waiting)
 
     # --- what is needed ----------------------------------------------------------------------------------------------
 
     def _need(self, request: Request, headroom: Headroom, copy: bool = True) -> Need:
         """What admitting a waiting request takes, by `admission`; with copy=False without its last cached block."""
-        blocks, admission = self._blocks, self._scheduler.config.admission
+        blocks, admission = self._scheduler.blocks, self._scheduler.config.admission
         seq = request.computing[0]
         hit = blocks.match(seq)
         if hit.copy_last and not copy:
@@ -155,7 +151,7 @@ class Admission:
 
     def _to_resume(self, request: Request, headroom: Headroom, cached: int) -> tuple[int, int]:
         """(blocks, growth) of a preempted request: all that it must compute again, at once."""
-        blocks = self._blocks
+        blocks = self._scheduler.blocks
         seq, *others = request.computing
         shared = seq.prompt_len // blocks.block_size
         # one slot beyond, so that it does not come back only to need a block for its very next token
@@ -166,7 +162,7 @@ class Admission:
 
     def _at_worst(self, request: Request, headroom: Headroom, given: int) -> tuple[int, int]:
         """(blocks, growth) that it and the running ones take at most until they end; alone, it takes what there is."""
-        blocks, shared = self._blocks, request.prompt_len // self._blocks.block_size
+        blocks, shared = self._scheduler.blocks, request.prompt_len // self._scheduler.blocks.block_size
         most = blocks.blocks_for(request.limit - 1)  # the last token never has K/V
         need = most - given
         need += (len(_at_most(request)) - 1) * (most - shared)
@@ -179,7 +175,7 @@ class Admission:
         return need, growth
 
     def _need_to_return(self, request: Request, headroom: Headroom) -> Need:
-        blocks = self._blocks
+        blocks = self._scheduler.blocks
         need, tokens = len({block for seq in request.sequences for block in seq.host_blocks}), 0
         kept: dict[int, int] = {}  # host block -> device block that still holds its content
         for seq in request.computing:
@@ -196,7 +192,7 @@ class Admission:
         """Blocks that running requests take in the steps that so many tokens need, and in one more."""
         steps = -(-tokens // self._scheduler.token_budget) + 1
         return sum(
-            self._blocks.lacks(seq, min(seq.num_tokens + steps, request.limit))
+            self._scheduler.blocks.lacks(seq, min(seq.num_tokens + steps, request.limit))
             for request in running
             for seq in request.computing
         )
