@@ -321,7 +321,7 @@ class LLMEngine:
         return self._scheduler.reset_prefix_cache()
 
     def set_option(self, name: str, value: Any) -> None:
-        """Change an option while requests run (`live_options.LIVE_OPTIONS`); nobody loses anything.
+        """Change an option while requests run (`sched.live.LIVE_OPTIONS`); nobody loses anything.
 
         `value` may be text as a person types it. Raises BadValue, and then all is as it was.
         """

@@ -72,7 +72,7 @@ class SamplingParams:
     best_of: int | None = None
     beam_width: int | None = None
     length_penalty: float = 1.0
-    early_stopping: bool | str = False
+    early_stopping: EarlyStopping = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else _as_tuple(self.stop))
@@ -267,14 +267,13 @@ class Request:
         """Search with beams that end with one of `ends`, or with a stop string as `stops` finds them."""
         params = self.params
         assert params.beam_width is not None
-        early: EarlyStopping = "never" if params.early_stopping == "never" else bool(params.early_stopping)
         limit = self.limit - self.prompt_len
         self.beam = BeamSearch(
             params.beam_width,
             limit,
             ends,
             params.length_penalty,
-            early,
+            params.early_stopping,
             min_tokens=params.min_tokens,
             stops=stops,
             keep=params.logprobs,
