@@ -13,8 +13,7 @@ from typing import Any
 from vtop.app.options import AppConfig, Option, checked, from_text, options
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue, VtopError, shown
-from vtop.engine.user_files import read_toml
-from vtop.engine.user_folders import typed_path, user_folder
+from vtop.engine.user_files import read_toml, typed_path, user_folder
 
 FILE_VARIABLE = "VTOP_CONFIG"
 _OTHER_VARIABLES = (FILE_VARIABLE, "VTOP_MODELS")  # no options: where the file is, where models are kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum
 from typing import Any
@@ -323,3 +324,19 @@ def new_request(
     for index in range(params.num_samples):
         request.sequences.append(Sequence(request, index, list(prompt_token_ids), len(prompt_token_ids)))
     return request
+
+
+Key = tuple[float, ...]
+"""What a policy says of one request. Smaller goes first; the last number is unique, so no two keys are equal."""
+
+NO_FAIR = -1  # in `fair_at`: the policy has no part that follows group counters
+
+
+def order_key(key: Key, group: str, fair_at: int, counters: Mapping[str, float]) -> Key:
+    """The key with the counter of the request's group at its place.
+
+    Counters change for all requests of a group at once, so they are not stored in each key but looked up here.
+    """
+    if fair_at == NO_FAIR:
+        return key
+    return (*key[:fair_at], counters.get(group, 0.0), *key[fair_at:])

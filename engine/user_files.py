@@ -1,4 +1,4 @@
-"""The reader of every file that a user names: settings, themes, scenarios, cards, prompts, cases, policies, traces.
+"""The person's folders, and the reader of every file that a user names: settings, themes, scenarios, cards, prompts.
 
 A name may stand for anything: a pipe that nobody writes to, a device without end, a gigabyte on one line, an archive
 that unzips to a thousand times its size, brackets nested without end. Each gives one line that says which file, what it
@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from vtop.engine.errors import BadValue, shown
 
@@ -181,3 +181,24 @@ class CountedReader(io.RawIOBase):
         check_unzipped(self._field, self._path, self._total, self._size)
         buffer[: len(data)] = data
         return len(data)
+
+
+def user_folder(kind: Literal["config", "log", "cache"]) -> Path | None:
+    """Where vtop's files of that kind belong, made or not; None when the platform knows no such place."""
+    import platformdirs
+
+    try:
+        match kind:
+            case "config":
+                return Path(platformdirs.user_config_dir("vtop", appauthor=False))
+            case "log":
+                return Path(platformdirs.user_log_dir("vtop", appauthor=False))
+            case "cache":
+                return Path(platformdirs.user_cache_dir("vtop", appauthor=False))
+    except (RuntimeError, KeyError):  # no home
+        return None
+
+
+def typed_path(text: str) -> Path:
+    """A path as a person types it, with ~; where nobody knows the home that it means, it stays as it is."""
+    return Path(os.path.expanduser(text))

@@ -24,8 +24,7 @@ from vtop.app.terminal.safe_text import fit, shorten
 from vtop.engine.commands import LoadWorkload
 from vtop.engine.errors import BadValue
 from vtop.engine.scenarios.scenario import Scenario, Variant, gallery, load_scenario
-from vtop.engine.user_files import read_toml
-from vtop.engine.user_folders import typed_path
+from vtop.engine.user_files import read_toml, typed_path
 
 BURST, FILE = "burst", "file"  # scenarios' ids begin with a mark, so that one may be called so
 MARK = "scenario:"

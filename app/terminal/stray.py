@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vtop.engine.user_folders import user_folder
+from vtop.engine.user_files import user_folder
 
 KEEP_LOGS = 10
 TERMINAL = 1  # stdout: what `check_terminal` looked at; stderr may lead to a file

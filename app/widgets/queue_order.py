@@ -8,8 +8,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Literal
 
-from vtop.engine.order import NO_FAIR, Key
-from vtop.engine.request import RequestStatus
+from vtop.engine.request import NO_FAIR, Key, RequestStatus
 from vtop.engine.state.fold import EngineState, RequestView
 
 QueueKind = Literal["waiting", "running", "finished"]

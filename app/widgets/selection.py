@@ -5,8 +5,7 @@ from __future__ import annotations
 from vtop.app.live.view import View
 from vtop.app.widgets.map.pools import HOST
 from vtop.app.widgets.queue_order import QueueKind, QueueOrder
-from vtop.engine.order import Key
-from vtop.engine.request import RequestStatus
+from vtop.engine.request import Key, RequestStatus
 from vtop.engine.state.fold import RequestView
 
 

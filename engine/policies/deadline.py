@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from vtop.engine.order import Key
 from vtop.engine.policies.base import Policy
-from vtop.engine.request import Request
+from vtop.engine.request import Key, Request
 
 
 class Deadline(Policy):

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from vtop.engine import events as ev
-from vtop.engine.order import Key
 from vtop.engine.policies.base import Policy
-from vtop.engine.request import Request, RequestStatus
+from vtop.engine.request import Key, Request, RequestStatus
 
 PROMPT_COST = 1.0  # per prompt token; the paper's w_p
 OUTPUT_COST = 2.0  # per output token; the paper's w_q

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vtop.engine import events as ev
-from vtop.engine.order import Key
 from vtop.engine.policies.base import KeyChange, Policy
-from vtop.engine.request import Request, RequestStatus
+from vtop.engine.request import Key, Request, RequestStatus
 
 RESCUES_PER_STEP = 64  # so that ten thousand that starve at once cost no step much; the rest follow in the next ones
 

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from vtop.engine import events as ev
-from vtop.engine.order import Key
 from vtop.engine.policies.base import KeyChange, Policy
-from vtop.engine.request import Request, RequestStatus
+from vtop.engine.request import Key, Request, RequestStatus
 
 
 class Priority(Policy):

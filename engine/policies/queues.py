@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from vtop.engine.order import Key, order_key
-from vtop.engine.request import Request
+from vtop.engine.request import Key, Request, order_key
 
 
 class WaitingQueue(Protocol):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import random
 
-from vtop.engine.order import Key
 from vtop.engine.policies.base import Policy
-from vtop.engine.request import Request
+from vtop.engine.request import Key, Request
 
 
 class ShortestJob(Policy):

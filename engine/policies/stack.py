@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vtop.engine import events as ev
-from vtop.engine.order import NO_FAIR, Key, order_key
 from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.policies.fair import Fair
 from vtop.engine.policies.fcfs import Fcfs
 from vtop.engine.policies.queues import FairQueue, HeapQueue, RunningList, WaitingQueue
-from vtop.engine.request import Request
+from vtop.engine.request import NO_FAIR, Key, Request, order_key
 
 
 class PolicyStack:

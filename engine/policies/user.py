@@ -18,12 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue, in_one_line
-from vtop.engine.order import Key
 from vtop.engine.policies.base import KeyChange, Policy
 from vtop.engine.policy_spec import FILE_MARK, OPTION
-from vtop.engine.request import Request, SamplingParams, new_request
-from vtop.engine.user_files import read_bytes
-from vtop.engine.user_folders import typed_path
+from vtop.engine.request import Key, Request, SamplingParams, new_request
+from vtop.engine.user_files import read_bytes, typed_path
 
 STUCK_AFTER = 2.0  # seconds in one call: a policy is asked thousands of times per second
 REMEDY_KEY = "key(request) must return a finite number, or a tuple of them of one length"

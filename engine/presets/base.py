@@ -13,9 +13,8 @@ from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.errors import BadValue
-from vtop.engine.order import Key
 from vtop.engine.policies.queues import HeapQueue, RunningList
-from vtop.engine.request import Request, RequestStatus
+from vtop.engine.request import Key, Request, RequestStatus
 from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.core import SchedulerCore
 from vtop.engine.sched.output import OutputProcessor

@@ -5,11 +5,9 @@ from __future__ import annotations
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import StepPlan
-from vtop.engine.order import Key
 from vtop.engine.presets.base import PresetOptions
-from vtop.engine.presets.v0 import V0Scheduler
-from vtop.engine.presets.v0_step import V0Step
-from vtop.engine.request import Request
+from vtop.engine.presets.v0 import V0Scheduler, V0Step
+from vtop.engine.request import Key, Request
 from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.output import OutputProcessor
 

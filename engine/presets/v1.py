@@ -5,9 +5,8 @@ from __future__ import annotations
 from vtop.engine import events as ev
 from vtop.engine.blocks.manager import PrefixHit
 from vtop.engine.executor import Chunk, StepPlan
-from vtop.engine.order import Key
 from vtop.engine.presets.base import PresetScheduler
-from vtop.engine.request import FinishReason, Request, RequestStatus, Sequence
+from vtop.engine.request import FinishReason, Key, Request, RequestStatus, Sequence
 from vtop.engine.sched.changes import StepPass
 from vtop.engine.sched.preemption import Choice
 

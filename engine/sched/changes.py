@@ -13,10 +13,9 @@ from vtop.engine import events as ev
 from vtop.engine.blocks.manager import BlockManager, PrefixHit
 from vtop.engine.config import EngineConfig
 from vtop.engine.executor import Chunk, ExecutorRates, StepPlan
-from vtop.engine.order import Key
 from vtop.engine.policies import KeyChange, make_policy
 from vtop.engine.policies.queues import RunningList, WaitingQueue
-from vtop.engine.request import Request, RequestStatus, Sequence
+from vtop.engine.request import Key, Request, RequestStatus, Sequence
 from vtop.engine.sched.output import OutputProcessor
 from vtop.engine.sched.preemption import (
     TO_RECOMPUTE,

@@ -15,8 +15,7 @@ from vtop.engine.blocks.host import blocks_of
 from vtop.engine.blocks.manager import BlockManager
 from vtop.engine.errors import BadValue
 from vtop.engine.executor import ExecutorRates
-from vtop.engine.order import Key
-from vtop.engine.request import Request, RequestStatus
+from vtop.engine.request import Key, Request, RequestStatus
 
 if TYPE_CHECKING:
     from vtop.engine.sched.changes import SchedulerState, StepPass

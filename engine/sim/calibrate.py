@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue
-from vtop.engine.events.faults import FAULTS, MOST_SAMPLES, inconsistent
+from vtop.engine.events import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.events.journal import Recording
 from vtop.engine.sim.cost_model import HingeCost, StepLoad
 from vtop.engine.state.measures import percentile

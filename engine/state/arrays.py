@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vtop.engine import events as ev
 from vtop.engine.config import default_budget
-from vtop.engine.order import Key, order_key
+from vtop.engine.request import Key, order_key
 from vtop.engine.state.views import Moves, RequestView, StepView, Totals
 
 FREE = -1  # in `owner`: the block belongs to nobody

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.events.faults import FAULTS, MOST_SAMPLES, InconsistentFrame, inconsistent
+from vtop.engine.events import FAULTS, MOST_SAMPLES, InconsistentFrame, inconsistent
 from vtop.engine.request import Phase, RequestStatus
 from vtop.engine.state.arrays import FREE
 from vtop.engine.state.block_fold import BLOCK_HANDLERS, BlockFold

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.events.faults import FAULTS, MOST_SAMPLES, inconsistent
+from vtop.engine.events import FAULTS, MOST_SAMPLES, inconsistent
 from vtop.engine.policy_spec import parse_weights
 from vtop.engine.state.ledger_blocks import BLOCK_HANDLERS, BlockLedger
 from vtop.engine.state.records import GapHistogram, Refusals, RequestRecord, Sample

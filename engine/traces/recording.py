@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vtop.engine import events as ev
-from vtop.engine.events.faults import FAULTS, inconsistent
+from vtop.engine.events import FAULTS, inconsistent
 from vtop.engine.events.journal import Recording
 from vtop.engine.traces.source import Draft
 

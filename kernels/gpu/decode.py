@@ -21,8 +21,7 @@ from vtop.kernels.gpu.common import (
     score_factors,
     widened,
 )
-from vtop.kernels.gpu.plan import DecodePart
-from vtop.kernels.gpu.shapes import KernelShape, heads_per_program, padded
+from vtop.kernels.gpu.plan import DecodePart, KernelShape, heads_per_program, padded
 
 MERGED_AT_ONCE = 32
 """Partial outputs per step of the merge. Fixed, so that the order of its sums depends on the sequence alone."""

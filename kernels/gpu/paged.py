@@ -11,8 +11,19 @@ from vtop.kernels.api import AttentionBatch, BackendUnavailable
 from vtop.kernels.gpu import decode as triton_ops
 from vtop.kernels.gpu import prefill as triton_prefill
 from vtop.kernels.gpu import write as triton_write
-from vtop.kernels.gpu.plan import DETERMINISTIC_CHUNK, KEY, SplitRule, StaticPlan, TritonPlan, plan_step
-from vtop.kernels.gpu.shapes import HOPPER, LARGEST_HEAD, Capability, ShapeTable, heads_per_program
+from vtop.kernels.gpu.plan import (
+    DETERMINISTIC_CHUNK,
+    HOPPER,
+    KEY,
+    LARGEST_HEAD,
+    Capability,
+    ShapeTable,
+    SplitRule,
+    StaticPlan,
+    TritonPlan,
+    heads_per_program,
+    plan_step,
+)
 
 PROGRAMS_PER_PROCESSOR = 4
 PROCESSORS_ELSEWHERE = 132  # pretended where there is no CUDA device

@@ -21,8 +21,7 @@ from vtop.kernels.gpu.common import (
     score_factors,
     widened,
 )
-from vtop.kernels.gpu.plan import PrefillPart
-from vtop.kernels.gpu.shapes import KernelShape, heads_per_program, padded
+from vtop.kernels.gpu.plan import KernelShape, PrefillPart, heads_per_program, padded
 
 
 @triton.jit

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from vtop.engine import events as ev
 from vtop.engine.errors import BadValue, VtopError
-from vtop.engine.events.faults import InconsistentFrame
+from vtop.engine.events import InconsistentFrame
 from vtop.engine.events.journal import Recorder, Recording
 from vtop.engine.sim.calibrate import step_samples
 from vtop.engine.state.fold import EngineState

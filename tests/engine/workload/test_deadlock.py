@@ -16,7 +16,7 @@ from vtop.engine.sched.scheduler import Scheduler
 from vtop.engine.sim.cards import find_card
 from vtop.engine.sim.compare import Case, run_cases
 from vtop.engine.sim.simulator import SimResult, Simulation, build, simulate
-from vtop.engine.workload.idle import MOST_SECONDS, Idle
+from vtop.engine.workload.engine import MOST_SECONDS, Idle
 from vtop.engine.workload.jobs import Job, Workload
 
 CARD = find_card("rtx4090")

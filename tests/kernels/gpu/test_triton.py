@@ -19,12 +19,14 @@ from vtop.kernels.api import AttentionBatch
 from vtop.kernels.gpu.plan import (
     DETERMINISTIC_CHUNK,
     MOST_SPLITS,
+    ShapeTable,
     SplitRule,
     StaticPlan,
+    heads_per_program,
+    padded,
     plan_step,
     work_items,
 )
-from vtop.kernels.gpu.shapes import ShapeTable, heads_per_program, padded
 
 WORKER = Path(__file__).with_name("triton_interp.py")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -113,7 +115,7 @@ def test_in_the_interpreter(results: dict[str, str], name: str) -> None:
 
 def test_importing_the_package_and_the_plans_imports_no_triton() -> None:
     code = (
-        "import sys, vtop.kernels, vtop.kernels.registry, vtop.kernels.gpu.plan, vtop.kernels.gpu.shapes;"
+        "import sys, vtop.kernels, vtop.kernels.registry, vtop.kernels.gpu.plan, vtop.kernels.gpu.plan;"
         "assert 'triton' not in sys.modules"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -29,7 +29,7 @@ from vtop.kernels.gpu import decode as triton_ops
 from vtop.kernels.gpu import prefill as triton_prefill
 from vtop.kernels.gpu import write as triton_write
 from vtop.kernels.gpu.common import precision
-from vtop.kernels.gpu.shapes import KernelShape, ShapeTable, heads_per_program, padded
+from vtop.kernels.gpu.plan import KernelShape, ShapeTable, heads_per_program, padded
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

@@ -27,8 +27,7 @@ from vtop.engine.model.kv_cache import KVCache
 from vtop.kernels.api import AttentionBatch, BackendUnavailable, allocate_cache
 from vtop.kernels.gpu import write as triton_write
 from vtop.kernels.gpu.paged import TritonPagedAttention
-from vtop.kernels.gpu.plan import StaticPlan
-from vtop.kernels.gpu.shapes import KernelShape, ShapeTable
+from vtop.kernels.gpu.plan import KernelShape, ShapeTable, StaticPlan
 from vtop.kernels.registry import block_copy
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
