@@ -134,6 +134,13 @@ class PtyProgram:
         return left
 
 
+def ignore_nothing() -> None:
+    """Whoever runs the tests may ignore signals, as nohup and jobs in the background do; a person's programs do not."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _own_terminal() -> None:
+    ignore_nothing()
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
