@@ -121,7 +121,7 @@ class Handlers:
         state, request_id = self.app.pump.live, self.app.view.selected
         assert state is not None and request_id is not None
 
-        def done(priority: int | None) -> None:
+        def done(priority: float | None) -> None:
             if priority is not None:
                 self.app.feed.send(cmd.SetPriority(request_id, priority))
 

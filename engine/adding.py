@@ -45,7 +45,7 @@ class RequestMaker:
         *,
         tokenizer: Tokenizer | None,
         now: float,
-        priority: int | None,
+        priority: float | None,
         group: str,
         cache_salt: str | None,
         timeout: float | None,

@@ -19,7 +19,7 @@ class AddRequest:
     request_id: str
     prompt: str | tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
-    priority: int = 0
+    priority: float = 0
     group: str = "default"
     timeout: float | None = None
     cache_salt: str = ""
@@ -85,7 +85,7 @@ class SetPriority:
     """Give a request another priority; unknown and ended ids are no error."""
 
     request_id: str
-    priority: int
+    priority: float
 
 
 @dataclass(frozen=True, slots=True)

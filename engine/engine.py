@@ -115,7 +115,7 @@ class LLMEngine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        priority: int | None = 0,
+        priority: float | None = 0,
         group: str = "default",
         cache_salt: str | None = "",
         timeout: float | None = None,
@@ -332,7 +332,7 @@ class LLMEngine:
         """Load the file of a user's policy again. Raises BadValue when it is bad; the old one then stays."""
         self.set_option("scheduling_policy", self.config.scheduling_policy)
 
-    def set_priority(self, request_id: str, priority: int) -> bool:
+    def set_priority(self, request_id: str, priority: float) -> bool:
         """Give a request another priority; false when none of that id is alive. Raises BadValue."""
         check("priority", priority)
         request = self._requests.get(_checked_id(request_id))

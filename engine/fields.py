@@ -54,7 +54,7 @@ FIELDS: Table = {
     "request_id": (_Name, f"give a non-empty text of at most {MOST_TEXT:,} characters"),
     "group": (_Name, f"give a non-empty name of at most {MOST_TEXT:,} characters"),
     "cache_salt": (Annotated[str, Meta(max_length=MOST_TEXT)], f"give a text of at most {MOST_TEXT:,} characters"),
-    "priority": (Annotated[int, Meta(ge=-(2**53), le=2**53)], "give a whole number of at most 53 bits"),
+    "priority": (Annotated[float, Meta(ge=-(2**53), le=2**53)], "give a number, at most 53 bits before the point"),
     "timeout": (_Seconds | None, _SECONDS),
     "deadline": (_Seconds | None, _SECONDS),
     "arrival_time": (_Instant | None, "give engine time in seconds, or None for now"),

@@ -37,7 +37,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        priority: Sequence[int] | None = None,
+        priority: Sequence[float] | None = None,
     ) -> list[RequestOutput]:
         """Run prompts (text or token ids) to their ends; results are in the order of the prompts.
 
@@ -51,7 +51,7 @@ class LLM:
             SamplingParams,
             len(batch),
         )
-        priorities = _one_each("priority", priority if priority is not None else 0, int, len(batch))
+        priorities = _one_each("priority", priority if priority is not None else 0, (int, float), len(batch))
         self._batches += 1
         ids = [f"{self._batches}-{index}" for index in range(len(batch))]
         try:
@@ -111,12 +111,16 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return batch
 
 
-def _one_each(name: str, given: Any, kind: type, count: int) -> list[Any]:
+def _one_each(name: str, given: Any, kind: type | tuple[type, ...], count: int) -> list[Any]:
     if isinstance(given, kind):
         return [given] * count
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise BadValue(name, given, f"give {kind.__name__}, or a list with one for each prompt")
+        raise BadValue(name, given, f"give {_kind_name(kind)}, or a list with one for each prompt")
     several = list(given)
     if len(several) != count:
         raise BadValue(name, f"{len(several)} of them", f"give one, or one for each of the {count} prompts")
     return several
+
+
+def _kind_name(kind: type | tuple[type, ...]) -> str:
+    return kind.__name__ if isinstance(kind, type) else "a number"

@@ -209,7 +209,7 @@ class Request:
     limit: int
     seed: int
     prompt: str | None = None
-    priority: int = 0
+    priority: float = 0
     group: str = "default"
     cache_salt: str = ""
     deadline: float | None = None  # engine time by which it should be done; without one of its own, `expires`
@@ -296,7 +296,7 @@ def new_request(
     limit: int,
     seed: int,
     prompt: str | None = None,
-    priority: int = 0,
+    priority: float = 0,
     group: str = "default",
     cache_salt: str = "",
     deadline: float | None = None,

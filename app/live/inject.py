@@ -18,7 +18,7 @@ class Wanted:
 
     prompt: str
     params: SamplingParams
-    priority: int = 0
+    priority: float = 0
     group: str = "default"
     count: int = 1
 

@@ -79,7 +79,7 @@ def inject_form(params: SamplingParams) -> FormScreen[Wanted]:
                 seed=whole(values, "seed", 0, 2**63) if seed else None,
                 n=whole(values, "samples", 1, MAX_SAMPLES),
             ),
-            priority=whole(values, "priority", -_MANY, _MANY),
+            priority=_priority(values),
             group=_group(values),
             count=whole(values, "count", 1, MAX_BURST),
         )
@@ -131,11 +131,17 @@ def resize_form(num_blocks: int, block_size: int) -> FormScreen[int]:
     return FormScreen(title, [Field("num_blocks", "Blocks", str(num_blocks))], make, button="Resize")
 
 
-def priority_form(request: str, priority: int) -> FormScreen[int]:
+def _priority(values: dict[str, str]) -> float:
+    """Any number; a whole one is shown without a point."""
+    value = number(values, "priority", float, -_MANY, _MANY)
+    return int(value) if value.is_integer() else value
+
+
+def priority_form(request: str, priority: float) -> FormScreen[float]:
     """Ask for another priority; `request` is its id, cleaned."""
 
-    def make(values: dict[str, str]) -> int:
-        return whole(values, "priority", -_MANY, _MANY)
+    def make(values: dict[str, str]) -> float:
+        return _priority(values)
 
     title = f"Priority of request {request} ({priority} now)"
     return FormScreen(title, [Field("priority", "Priority", str(priority))], make, button="Set")

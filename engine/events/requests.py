@@ -23,7 +23,7 @@ class Arrived(Event, frozen=True, tag="arrived"):
     limit: int
     max_tokens: int | None
     prompt: str | None = None
-    priority: int = 0
+    priority: int | float = 0  # whole ones stay whole in a recording
     group: str = "default"
     deadline: float | None = None
     expires: float | None = None
@@ -140,8 +140,8 @@ class PrioritySet(Event, frozen=True, tag="priority-set"):
     """Somebody changed the priority of a request."""
 
     id: str
-    before: int
-    after: int
+    before: int | float
+    after: int | float
     key: tuple[float, ...]
 
 

@@ -57,7 +57,7 @@ class Policy:
     def on_preempt(self, request: Request, now: float) -> None:
         """From running back to waiting, or to swapped; called before its key is asked for."""
 
-    def on_priority(self, request: Request, before: int) -> None:
+    def on_priority(self, request: Request, before: float) -> None:
         """The priority of a request was changed; called before its key is asked for."""
 
     def on_finish(self, request: Request) -> None:

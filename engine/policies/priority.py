@@ -25,7 +25,7 @@ class Priority(Policy):
     def __init__(self, aging_rate: float = 0.0, high_first: bool = True) -> None:
         self._rate = aging_rate
         self._sign = -1 if high_first else 1
-        self._waiting: Counter[int] = Counter()  # raw rank -> how many wait
+        self._waiting: Counter[float] = Counter()  # raw rank -> how many wait
 
     def key(self, request: Request) -> Key:
         rank = self._sign * request.priority
@@ -52,7 +52,7 @@ class Priority(Policy):
     def on_preempt(self, request: Request, now: float) -> None:
         self._count(request, 1)
 
-    def on_priority(self, request: Request, before: int) -> None:
+    def on_priority(self, request: Request, before: float) -> None:
         if request.status is not RequestStatus.RUNNING:
             self._count_rank(self._sign * before, -1)
             self._count(request, 1)
@@ -67,7 +67,7 @@ class Priority(Policy):
     def _count(self, request: Request, by: int) -> None:
         self._count_rank(self._sign * request.priority, by)
 
-    def _count_rank(self, rank: int, by: int) -> None:
+    def _count_rank(self, rank: float, by: int) -> None:
         self._waiting[rank] += by
         if not self._waiting[rank]:
             del self._waiting[rank]

@@ -98,7 +98,7 @@ class PolicyStack:
         for part in self.parts:
             part.on_preempt(request, now)
 
-    def on_priority(self, request: Request, before: int) -> None:
+    def on_priority(self, request: Request, before: float) -> None:
         for part in self.parts:
             part.on_priority(request, before)
 

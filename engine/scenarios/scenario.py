@@ -57,7 +57,7 @@ class Series:
     at: float = 0.0
     every: float = 0.0
     rate: float | None = None
-    priority: int = 0
+    priority: float = 0
     group: str = "default"
     timeout: float | None = None
     deadline: float | None = None

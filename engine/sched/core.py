@@ -98,7 +98,7 @@ class SchedulerCore(SchedulerState):
         if name in ("batching", "max_num_batched_tokens"):
             self.token_budget = self.config.token_budget(self._max_model_len)
 
-    def set_priority(self, request: Request, priority: int) -> None:
+    def set_priority(self, request: Request, priority: float) -> None:
         """Give an alive request another priority. Raises BadValue."""
         live_options.set_priority(self, request, priority)
 

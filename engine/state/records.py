@@ -31,7 +31,7 @@ class RequestRecord:
     arrival: float
     prompt_tokens: int
     group: str
-    priority: int
+    priority: float
     samples: int  # sequences: samples, or beams
     deadline: float | None = None  # it should be done by then
     expires: float | None = None  # it is timed out then

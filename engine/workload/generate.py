@@ -67,7 +67,7 @@ class WorkloadSpec:
     think: float = 0.0
     prefixes: Prefixes | None = None
     groups: Mix[str] = (("default", 1.0),)
-    priorities: Mix[int] = ((0, 1.0),)
+    priorities: Mix[float] = ((0, 1.0),)
     deadlines: Mix[float | None] = ((None, 1.0),)
     timeouts: Mix[float | None] = ((None, 1.0),)
     samples: Mix[int] = ((1, 1.0),)

@@ -42,7 +42,7 @@ class Job:
     at: float
     prompt_tokens: int
     output_tokens: int
-    priority: int = 0
+    priority: float = 0
     group: str = "default"
     timeout: float | None = None
     deadline: float | None = None

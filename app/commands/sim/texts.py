@@ -86,6 +86,14 @@ def lengths(option: str, text: str, most: int = MOST_TOKENS) -> Lengths:
     return made
 
 
+def as_number(text: str) -> float:
+    """A number as it was written, a whole one as an int. Raises ValueError."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
 def mix(option: str, text: str, kind: Callable[[str], Any], *, none: bool = False) -> list[tuple[Any, float]]:
     """`value=share,value=share`; a single value needs no share. Raises BadValue."""
     found = []
@@ -99,8 +107,9 @@ def mix(option: str, text: str, kind: Callable[[str], Any], *, none: bool = Fals
             raise BadValue(option, part, "give VALUE=SHARE, separated by commas") from None
         if not 0 <= found[-1][1] <= MOST_SHARE:
             raise BadValue(option, part, f"give a share from 0 to {MOST_SHARE:,.0f}")
-        if isinstance(found[-1][0], int) and abs(found[-1][0]) > 2**53:
-            raise BadValue(option, part, "give whole numbers of at most 53 bits")
+        value_read = found[-1][0]
+        if isinstance(value_read, (int, float)) and not abs(value_read) <= 2**53:  # true for NaN
+            raise BadValue(option, part, "give numbers of at most 53 bits before the point")
     if not found:
         raise BadValue(option, text, "give VALUE=SHARE, separated by commas")
     return found

@@ -125,7 +125,7 @@ def spec_of(arguments: SimArguments, rate: float) -> WorkloadSpec:
         think=a.think,
         prefixes=None if a.prefixes is None else sim_texts.prefixes("--prefixes", a.prefixes),
         groups=(("default", 1.0),) if a.groups is None else sim_texts.mix("--groups", a.groups, str),
-        priorities=((0, 1.0),) if a.priorities is None else sim_texts.mix("--priorities", a.priorities, int),
+        priorities=sim_texts.mix("--priorities", "0" if a.priorities is None else a.priorities, sim_texts.as_number),
         deadlines=_seconds("--deadlines", a.deadlines),
         timeouts=_seconds("--timeouts", a.timeouts),
         samples=((1, 1.0),) if a.samples is None else sim_texts.mix("--samples", a.samples, int),

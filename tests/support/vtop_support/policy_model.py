@@ -17,7 +17,7 @@ class Known:
 
     arrived: ev.Arrived
     queued: float
-    priority: int
+    priority: float
     waiting: bool = True
     since: float = 0.0  # in the waiting queue
     admissions: int = 0
