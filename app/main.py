@@ -176,7 +176,7 @@ class VtopApp(Shell):
         if screen is None or not screen.is_mounted:
             return
         self.selection.keep(leave=screen is not self.overview)
-        bar = self.key_bar if screen is self.overview else screen.query_one(KeyBar)
+        bar = screen.key_bar if isinstance(screen, RequestScreen) else self.key_bar
         bar.update_bar(hints=screen.hints, typing=screen.typing)
         drawn = (self.view.version, screen, self.status, self.overview.layout_now)
         if drawn == self._drawn:

@@ -12,6 +12,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from vtop.app.main import VtopApp
+from vtop.app.screens.key_bar import KeyBar
+from vtop.app.screens.request import RequestScreen
 from vtop.app.terminal.stray import StrayOutput
 from vtop.engine import commands as cmd
 from vtop.engine.request import SamplingParams
@@ -154,3 +156,14 @@ async def test_the_overview_is_needed() -> None:
         async with running_app(busy_feed()) as (app, pilot, _):
             app.overview.header.call_later(broken)
             await until(pilot, lambda: app.crash)
+
+
+async def test_a_screen_that_is_half_closed_is_drawn_without_harm() -> None:
+    async with running_app(busy_feed()) as (app, pilot, _):
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RequestScreen))
+        await app.screen.query(KeyBar).remove()  # as while a screen goes: its widgets go first
+        app.view.touch()
+        app._draw()
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.overview)
