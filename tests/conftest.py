@@ -14,5 +14,8 @@ settings.load_profile("vtop")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: every worker holds torch and compiled kernels of its own, so more than four gain nothing."""
-    return min(4, os.cpu_count() or 1)
+    """For `-n auto`: one more than there are cores, since many tests wait for a program on a terminal.
+
+    Every worker holds torch and compiled kernels of its own, so more than four gain nothing.
+    """
+    return min(4, (os.cpu_count() or 1) + 1)
