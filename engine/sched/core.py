@@ -110,7 +110,7 @@ class SchedulerCore(SchedulerState):
         for index, chunk in enumerate(plan.chunks):
             sampled = output.tokens[index]
             request = chunk.sequence.request
-            if request in given.failed:
+            if given.failed and request in given.failed:
                 continue
             try:
                 self._take_chunk(given, chunk, sampled, output.forked, index)
@@ -147,15 +147,17 @@ class SchedulerCore(SchedulerState):
             self._count_service(chunk, sampled is not None)
         if sampled is None:
             return
-        others = fork_samples(self, seq, chunk.forks, forked[index]) if chunk.forks else []
+        others = fork_samples(self, seq, chunk.forks, forked[index]) if chunk.forks else None
         request.owed_token = False
         if request.beam is not None:
             request.beam_found[seq] = [(entry.token_id, entry.logprob) for entry in sampled.top]
             if len(request.beam_found) == len(request.beam_order):
                 given.beams.append(request)
             return
-        own = (seq, sampled)
-        for sample, token in self._in_order(own, others) if others else (own,):
+        if others is None:
+            self._accept(given, seq, sampled)
+            return
+        for sample, token in self._in_order((seq, sampled), others):
             self._accept(given, sample, token)
 
     def _in_order(self, own: Sample, others: list[Sample]) -> list[Sample]:
