@@ -57,20 +57,20 @@ class BlockFold(StateView):
         self.copied.add(self.step, self.time, view.number, [(e.source, e.target)])
         self.totals.copies += 1
 
-    def _count_preemption(self, view: RequestView, e: ev.Preempted | ev.SwappedOut) -> None:
+    def _gave_way(self, e: ev.Preempted | ev.SwappedOut, queue: dict[str, RequestView], status: RequestStatus) -> None:
+        """From running to `queue`; what a victim has in common, whatever became of its K/V."""
+        view = queue[e.id] = self.running.pop(e.id)
+        view.status, view.key = status, e.key
         self.totals.preempt(view, e)
         if e.cause not in _BETWEEN_STEPS:
             self.last_step.preemptions += 1
-
-    def _swapped_out(self, e: ev.SwappedOut) -> None:
-        view = self.running.pop(e.id)
-        self.swapped[e.id] = view
-        view.status = RequestStatus.SWAPPED
-        view.key = e.key
-        self._count_preemption(view, e)
         view.queued_at = self.began
         view.scheduled_tokens = 0
         view.reason = None
+
+    def _swapped_out(self, e: ev.SwappedOut) -> None:
+        self._gave_way(e, self.swapped, RequestStatus.SWAPPED)
+        view = self.swapped[e.id]
         for seq, table in zip(view.sequences, e.tables, strict=True):
             for block in seq.blocks:
                 self._let_go(view, block)

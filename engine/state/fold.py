@@ -176,14 +176,7 @@ class EngineState(BlockFold):
         totals.peak_sequences = max(totals.peak_sequences, self.running_sequences)
 
     def _preempted(self, e: ev.Preempted) -> None:
-        view = self.running.pop(e.id)
-        self.waiting[e.id] = view
-        view.status = RequestStatus.WAITING
-        view.key = e.key
-        self._count_preemption(view, e)
-        view.queued_at = self.began
-        view.scheduled_tokens = 0
-        view.reason = None
+        self._gave_way(e, self.waiting, RequestStatus.WAITING)
 
     def _passed(self, e: ev.Passed) -> None:
         for request_id in e.heads:
